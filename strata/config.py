@@ -1,0 +1,199 @@
+"""Every setting, its default, its range and its reason.  Values and names; imports nothing of ours but errors.
+
+A bad value refuses the start and names its setting (`ConfigError`).  Seconds, tokens and MiB are named so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import attrs
+from attrs import Attribute, field, frozen
+
+from strata.errors import ConfigError
+
+
+def _number(
+    low: float, high: float, *, open_low: bool = False, open_high: bool = False
+) -> Callable[[Any, Attribute[Any], Any], None]:
+    """A validator: a finite number between the two; `open_` leaves the end itself out."""
+
+    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        bad_type = isinstance(value, bool) or not isinstance(value, int | float)
+        if bad_type or not math.isfinite(value):
+            raise ConfigError(attribute.name, f"{value!r} is not a finite number")
+        if value < low or value > high or (open_low and value == low) or (open_high and value == high):
+            span = f"{'more than' if open_low else 'at least'} {low:g}"
+            if math.isfinite(high):
+                span += f" and {'less than' if open_high else 'at most'} {high:g}"
+            raise ConfigError(attribute.name, f"{value!r} must be {span}")
+
+    return check
+
+
+def _whole(low: int, high: float = math.inf) -> Callable[[Any, Attribute[Any], Any], None]:
+    """A validator: a whole number between the two."""
+    span = _number(low, high)
+
+    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(attribute.name, f"{value!r} is not a whole number")
+        span(instance, attribute, value)
+
+    return check
+
+
+_share = _number(0, 1, open_low=True, open_high=True)
+_optional = attrs.validators.optional
+
+
+def _setting(default: Any, check: Any, says: str, **more: Any) -> Any:
+    """One setting: its default, its range, and its one line for people, from which help and tables are made."""
+    return field(default=default, validator=check, metadata={"help": says}, **more)
+
+
+class Preempt(StrEnum):
+    """Where a run may be interrupted: never, at the ends of chunks, or after any slice."""
+
+    OFF = "off"
+    CHUNK = "chunk"
+    SLICE = "slice"
+
+
+def _preempt(value: str) -> Preempt:
+    try:
+        return Preempt(value)
+    except ValueError:
+        raise ConfigError("preempt", f"{value!r} is not one of {', '.join(Preempt)}") from None
+
+
+@frozen(kw_only=True)
+class SchedulerSettings:
+    """What `scheduling/` decides by; the rules (R1, R2, ...) are in docs/scheduling.md."""
+
+    max_running: int = _setting(8, _whole(1, 4096), "rows that run at once: the one that reads and all that decode")
+    chunk_tokens: int = _setting(512, _whole(16, 65536), "the grid of the read, from position 0")
+    preempt: Preempt = _setting(
+        Preempt.SLICE, None, "where a run may give way: off, chunk or slice", converter=_preempt
+    )
+    order_share: float = _setting(
+        0.25, _share, "at least this share of the engine goes to the oldest of a priority, whoever comes"
+    )
+    pass_burst_s: float = _setting(
+        5.0, _number(0, 86400), "how far shorter requests may pass ahead before that share is enforced"
+    )
+    short_tokens: int = _setting(
+        1024, _whole(0), "a request is short if what it has to read and its max_tokens are at most this together"
+    )
+    read_share: float = _setting(0.5, _share, "reading's share of the engine while others decode")
+    decode_gap_s: float = _setting(0.25, _number(0, 3600), "how long a short read may hold up those that decode")
+    finish_tokens: int = _setting(
+        32, _whole(0), "an answer that may have at most this many tokens left is not parked for an equal"
+    )
+    min_park_tokens: int = _setting(0, _whole(0), "no parking for an equal below this position")
+    max_parks: int = _setting(0, _whole(0), "parks by equals over a request's life; 0: no cap")
+    expect_new_tokens: int = _setting(
+        256, _whole(1), "what a request that names no max_tokens is taken to write, where short_tokens asks"
+    )
+    bypass_s: float = _setting(
+        30.0, _number(0, 86400), "how long others may start past a request that lacks only pages"
+    )
+    max_queued: int = _setting(256, _whole(1), "requests that may wait; beyond: 429")
+    max_queued_tokens: int = _setting(1_000_000, _whole(1), "prompt tokens that may wait; beyond: 429")
+
+
+@frozen(kw_only=True)
+class EngineSettings:
+    """What the engine allocates at start, once."""
+
+    kv_mib: int | None = _setting(
+        None,
+        _optional(_whole(1)),
+        "memory for keys and values; unset: a quarter of what is free, at most what is needed",
+    )
+    page_tokens: int = _setting(64, _whole(1, 4096), "tokens in a page of keys and values")
+    chunk_tokens: int = _setting(512, _whole(16, 65536), "the grid of the read, from position 0")
+    max_half_read: int = _setting(2, _whole(1, 64), "workspaces for half-done chunks")
+    context: int | None = _setting(
+        None, _optional(_whole(16)), "the longest sequence in tokens; unset: what the model was trained for"
+    )
+    threads: int | None = _setting(None, _optional(_whole(1, 1024)), "unset: the processors this process may use")
+
+
+@frozen(kw_only=True)
+class RequestSettings:
+    """What a request may ask for, and what it gets where it asks for nothing."""
+
+    default_max_tokens: int = _setting(
+        2048, _whole(1), "max_tokens of a request that names none; never more than the context leaves"
+    )
+    max_priority: int = _setting(0, _whole(-100, 100), "the highest priority that a request may ask for")
+
+
+@frozen(kw_only=True)
+class ServeSettings:
+    """Where the server listens, and what no client may exceed."""
+
+    host: str = _setting("127.0.0.1", None, "the address to listen on")
+    port: int = _setting(8000, _whole(0, 65535), "0: any that is free")
+    max_body_mib: float = _setting(4.0, _number(0, 1024, open_low=True), "the largest request body")
+    max_connections: int = _setting(1024, _whole(1), "connections at once")
+    backlog: int = _setting(256, _whole(1), "connections that may wait to be accepted")
+    body_timeout_s: float = _setting(30.0, _number(0, 3600, open_low=True), "time to send a body")
+    stall_timeout_s: float = _setting(
+        30.0, _number(0, 3600, open_low=True), "a client that takes nothing for this long is dropped"
+    )
+    keep_alive_s: float = _setting(75.0, _number(0, 86400, open_low=True), "how long an idle connection is kept")
+    comment_s: float = _setting(
+        10.0, _number(0, 3600, open_low=True), "a silent stream says where it stands this often, first after 1 s"
+    )
+    drain_timeout_s: float = _setting(15.0, _number(0, 86400), "what is started may go on this long at the end")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """All of them.  Built by `Settings.of(policy=..., max_running=..., port=...)`, flat names, so that flags,
+    environment and keyword arguments read alike."""
+
+    scheduler: SchedulerSettings = SchedulerSettings()
+    engine: EngineSettings = EngineSettings()
+    requests: RequestSettings = RequestSettings()
+    serve: ServeSettings = ServeSettings()
+    policy: str = "batch"
+    served_name: str | None = None
+    """The model's name at the API; None: the file's own."""
+
+    @classmethod
+    def of(cls, *, policy: str = "batch", served_name: str | None = None, **named: Any) -> Settings:
+        """Settings from flat names; a named value wins over the policy's.  Raises ConfigError."""
+        if policy not in POLICIES:
+            raise ConfigError("policy", f"{policy!r} is not one of {', '.join(POLICIES)}")
+        values = {**POLICIES[policy], **named}
+        parts: dict[str, Any] = {}
+        known: set[str] = set()
+        for part, kind in _PARTS.items():
+            names = {a.name for a in attrs.fields(kind)}
+            known |= names
+            parts[part] = kind(**{k: v for k, v in values.items() if k in names})
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(unknown[0], "there is no such setting")
+        return cls(policy=policy, served_name=served_name, **parts)
+
+
+_PARTS: Final[Mapping[str, Any]] = {
+    "scheduler": SchedulerSettings,
+    "engine": EngineSettings,
+    "requests": RequestSettings,
+    "serve": ServeSettings,
+}
+
+POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fifo": {"preempt": "off", "max_running": 1},
+    "preempt": {"preempt": "slice", "max_running": 1},
+    "batch": {"preempt": "slice"},
+}
+"""Named sets of settings."""

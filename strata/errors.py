@@ -1,0 +1,103 @@
+"""What can go wrong, one type per reader's situation.  Knows no HTTP: the status is a table at the edge."""
+
+from __future__ import annotations
+
+
+class StrataError(Exception):
+    """The root of every error that Strata raises on purpose."""
+
+
+class InvalidRequest(StrataError):
+    """The client asked for something that can't be served as asked; the same request will fail again.
+
+    `param` names the field at fault (`messages[2].role`), or is None where the request as a whole is.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt, or the prompt and the answer asked for, is larger than what there is (tokens)."""
+
+    def __init__(self, message: str, *, tokens: int, limit: int, param: str = "messages") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+        self.tokens = tokens
+        self.limit = limit
+
+
+class ModelNotFound(InvalidRequest):
+    """The request names a model that this server doesn't serve."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the model {name!r} is not served here", param="model", code="model_not_found")
+
+
+class TryAgain(StrataError):
+    """Not now: the same request may succeed after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Overloaded(TryAgain):
+    """The queue is full."""
+
+
+class EngineUnavailable(TryAgain):
+    """The engine died, or isn't there: the request's state is lost."""
+
+
+class ShuttingDown(TryAgain):
+    """The server no longer takes requests, or ended before this one did."""
+
+
+class RequestCancelled(StrataError):
+    """The request was withdrawn by somebody else than its reader; `by` says who."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(f"the request was cancelled by {by}")
+        self.by = by
+
+
+class SequenceFailed(StrataError):
+    """The engine could not go on with this one sequence; the others are untouched."""
+
+
+class InternalError(StrataError):
+    """A bug of ours.  `error_id` is in the log beside the traceback."""
+
+    def __init__(self, message: str, *, error_id: str) -> None:
+        super().__init__(message)
+        self.error_id = error_id
+
+
+class UnknownRequest(StrataError):
+    """No request or actor has this id."""
+
+
+class AlreadyDone(StrataError):
+    """The request ended before it could be cancelled."""
+
+
+class StartError(StrataError):
+    """The runtime can't start; one line that says what to do.  The command line ends with exit code 2."""
+
+
+class ConfigError(StartError):
+    """A setting has a value that can't be used; `setting` is its name."""
+
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(f"{setting}: {message}")
+        self.setting = setting
+
+
+class ModelError(StartError):
+    """The model file is missing, cut short, of an unknown kind, or too large for memory."""
+
+
+class IllegalTransition(StrataError):
+    """A step that the table of states does not have: a bug of ours, named by both of its ends."""

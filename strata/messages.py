@@ -1,0 +1,394 @@
+"""What the actors and the engine say to each other: frozen values, and nothing that acts on them.
+
+To the engine a message is a wish and is named in the imperative; what comes back is a fact.  Every value here can be
+sent between processes.  `docs/design.md` has the table of who says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NewType
+
+from attrs import field, frozen
+
+from strata.errors import StrataError
+
+Seq = NewType("Seq", int)
+"""Names a sequence for the life of a runtime; numbered in order of submission, never used twice."""
+
+PROTOCOL = 1
+"""Raised when a message changes its meaning, so that two halves of different builds refuse each other."""
+
+
+# -- what a request asks for --------------------------------------------------------------------------------------
+
+
+@frozen
+class Sampling:
+    """How the next token is chosen.  Everything that decides it is here, so equal values give equal text.
+
+    Temperature 0 is greedy.  `seed` and the token's position alone feed the random numbers (counter based), never
+    how many were drawn before.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """Keep this many of the likeliest; 0 keeps all."""
+    min_p: float = 0.0
+    seed: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    """None: not asked for.  n: the chosen token's and those of the n likeliest."""
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    max_tokens: int = 256
+    """The answer ends with `length` after this many tokens."""
+
+
+@frozen
+class ChatMessage:
+    """`role` is system, developer, user, assistant or tool; text parts have been joined."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+@frozen(kw_only=True)
+class Request:
+    """A chat as its client asked for it, checked for types and ranges, not yet tokenised.
+
+    None stands for "not named": the runtime's own default takes its place.
+    """
+
+    messages: tuple[ChatMessage, ...]
+    model: str = "default"
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    """None: not asked for.  n: each token's log-probability and those of the n likeliest."""
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    priority: int = 0
+    id: str | None = None
+    """The client's own name for it (`X-Request-Id`), for logs; need not be unique."""
+
+
+@frozen
+class TokenLogprob:
+    """One token and its natural-log probability before temperature, penalties and cut-offs."""
+
+    token: int
+    logprob: float
+
+
+# -- to the engine ------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Open:
+    """A new sequence.  `pages` are filled up to position `known` already (a cached prefix).  No device work."""
+
+    seq: Seq
+    tokens: tuple[int, ...]
+    sampling: Sampling
+    pages: tuple[int, ...] = ()
+    known: int = 0
+
+
+@frozen
+class Step:
+    """From the next boundary on these sequences decode and this one reads; the others are parked where they stand.
+
+    Numbered; the newest number counts.  It states what *may* run: a sequence that has read its prompt decodes, whether
+    it stands in `decode` or in `read`, and one that has ended meanwhile is ignored.  `read_share` (0..1) and `gap_s`
+    say how reading and decoding share the engine (scheduling.md, R4).
+    """
+
+    n: int
+    decode: tuple[Seq, ...] = ()
+    read: Seq | None = None
+    read_until: int | None = None
+    """Read chunks up to this position (tokens), None: to the end of the prompt."""
+    read_share: float = 0.5
+    gap_s: float = 0.0
+
+
+@frozen
+class Grant:
+    """Pages that the sequence may fill, after those it has.  It pauses at their end and says so."""
+
+    seq: Seq
+    pages: tuple[int, ...]
+
+
+@frozen
+class Close:
+    """Forget it, its half-done slices and its workspace too.  Valid in every state."""
+
+    seq: Seq
+
+
+@frozen
+class Stop:
+    """End the engine; answered by `Stopped`."""
+
+
+ToEngine = Open | Step | Grant | Close | Stop
+
+
+# -- from the engine ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class Ready:
+    """The engine is up, and this is what it has.  The ledger has exactly the pages that it names."""
+
+    incarnation: int
+    protocol: int
+    pages: int
+    page_tokens: int
+    context: int
+    """The longest sequence (tokens), prompt and answer together."""
+    workspaces: int
+    chunk_tokens: int
+    device: str
+    """For people: `cpu (numpy, 2 threads)`."""
+
+
+@frozen
+class Took:
+    """Step n is in force; every sequence that it left out is parked."""
+
+    n: int
+
+
+@frozen
+class Progress:
+    """A heartbeat: `done` of the chunk's `total` slices are complete.  Sent after each slice but a chunk's last."""
+
+    seq: Seq
+    chunk: int
+    """Index of the chunk on the sequence's grid."""
+    done: int
+    total: int
+    seconds: float
+    """Engine time of this one slice."""
+
+
+@frozen
+class ChunkRead:
+    """A chunk is complete and its keys and values are written up to `position` (tokens).
+
+    At the end of the prompt a `Decoded` with the first token follows at once, and the sequence is a decoder.
+    """
+
+    seq: Seq
+    position: int
+    seconds: float
+    """Engine time of the chunk's last slice."""
+
+
+@frozen
+class Row:
+    """One sequence's part of a decode step."""
+
+    seq: Seq
+    token: int
+    ended: Literal["stop", "length"] | None = None
+    """`stop`: `token` is an end token.  `length`: it is the last that was allowed."""
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@frozen
+class Decoded:
+    """One decode step under step message `n`, published whole: all rows, or those that did not fail."""
+
+    n: int
+    rows: tuple[Row, ...]
+    seconds: float
+    """Engine time of the step; 0 for a first token, whose time is its chunk's."""
+
+
+@frozen
+class Wants:
+    """It stands at the end of its granted pages."""
+
+    seq: Seq
+
+
+@frozen
+class SeqFailed:
+    """This sequence alone failed and is closed; others are untouched."""
+
+    seq: Seq
+    error: str
+
+
+@frozen
+class Closed:
+    """Nothing of the sequence is left in the engine."""
+
+    seq: Seq
+
+
+@frozen
+class Stopped:
+    """The engine has ended as it was told to."""
+
+
+@frozen
+class EngineDied:
+    """Said once, by the host's watcher, whatever the cause."""
+
+    reason: str
+    last_step: int | None = None
+
+
+FromEngine = Ready | Took | Progress | ChunkRead | Decoded | Wants | SeqFailed | Closed | Stopped | EngineDied
+
+
+# -- between request actors and the dispatcher --------------------------------------------------------------------
+
+
+@frozen
+class Submit:
+    """Queue this prompt.  Answered by `Accepted` or `Refused`; a withdrawn one is forgotten before it is queued."""
+
+    seq: Seq
+    tokens: tuple[int, ...] = field(repr=lambda tokens: f"<{len(tokens)} tokens>")
+    sampling: Sampling
+    priority: int
+    arrived: float
+    """Monotonic seconds, taken when the request came in: order is by this, not by how long it took to tokenise."""
+    named_max: bool
+    """Whether the client named `max_tokens` itself (scheduling.md, `short_tokens`)."""
+
+
+@frozen
+class Accepted:
+    seq: Seq
+
+
+@frozen
+class Refused:
+    """Not taken, and why.  Nothing of it is left."""
+
+    seq: Seq
+    error: StrataError
+
+
+@frozen
+class Withdraw:
+    """Forget this request, whatever its state, also before its submit arrives."""
+
+    seq: Seq
+    by: str
+    """`client`, `admin`, `stop string`, `shutdown`: for the history and the log."""
+
+
+@frozen
+class Tokens:
+    """Rows of one sequence, in order."""
+
+    seq: Seq
+    rows: tuple[Row, ...]
+
+
+@frozen
+class Completed:
+    reason: Literal["stop", "length"]
+
+
+@frozen
+class Cancelled:
+    by: str
+
+
+@frozen
+class Failed:
+    error: StrataError
+
+
+Outcome = Completed | Cancelled | Failed
+
+
+@frozen(kw_only=True)
+class Figures:
+    """What was measured of one request, over all of its life (seconds and tokens).  Nothing another did changes it."""
+
+    state: str
+    """As in scheduling/lifecycle.py: `queued`, `parked (reading)`, ..."""
+    prompt_tokens: int
+    read_tokens: int
+    """Read so far."""
+    written_tokens: int
+    cached_tokens: int = 0
+    ahead: int = 0
+    """Requests that are served before this one, while it is queued."""
+    queue_s: float = 0.0
+    read_s: float = 0.0
+    parked_s: float = 0.0
+    decode_s: float = 0.0
+    engine_s: float = 0.0
+    """Time that the engine spent on it; of a decode step with n rows, the n-th part."""
+    ttft_s: float | None = None
+    """From arrival to the first token."""
+    longest_gap_s: float = 0.0
+    total_s: float = 0.0
+    parks: Mapping[str, int] = field(factory=dict)
+    """How often it was parked, by reason (`level`, `short`, `purse`, ...)."""
+    resumes: int = 0
+
+
+@frozen
+class Ended:
+    """The one terminal fact of a request, said exactly once, after its last tokens."""
+
+    seq: Seq
+    outcome: Outcome
+    figures: Figures
+
+
+# -- what a reader of a stream gets ---------------------------------------------------------------------------------
+
+
+@frozen
+class TextLogprob:
+    """A token as text; `bytes` are its own, which need not be whole characters."""
+
+    text: str
+    bytes: bytes
+    logprob: float
+    top: tuple[TextLogprob, ...] = ()
+
+
+@frozen
+class Delta:
+    """The next piece of the answer.  `tokens` of it may be 0 (held-back text set free) or several."""
+
+    text: str
+    tokens: int = 0
+    logprobs: tuple[TextLogprob, ...] = ()
+
+
+@frozen
+class Summary:
+    """How a completed answer ended, and what it took."""
+
+    finish_reason: Literal["stop", "length"]
+    figures: Figures

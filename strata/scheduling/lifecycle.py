@@ -1,0 +1,76 @@
+"""What a request may become.  The one table of it; the diagram in docs/design.md is drawn from here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from attrs import frozen
+
+from strata.errors import IllegalTransition
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    READING = "reading"
+    PARKED_READING = "parked (reading)"
+    DECODING = "decoding"
+    PARKED_DECODING = "parked (decoding)"
+    DONE = "done"
+
+    @property
+    def parked(self) -> bool:
+        return self in (State.PARKED_READING, State.PARKED_DECODING)
+
+
+class Event(StrEnum):
+    STARTED = "started"
+    PARKED = "parked"
+    RESUMED = "resumed"
+    PROMPT_READ = "prompt read"
+    ENDED = "ended"
+
+
+TABLE: Final[dict[State, dict[Event, State]]] = {
+    State.QUEUED: {
+        Event.STARTED: State.READING,
+        Event.ENDED: State.DONE,
+    },
+    State.READING: {
+        Event.PARKED: State.PARKED_READING,
+        Event.PROMPT_READ: State.DECODING,
+        Event.ENDED: State.DONE,
+    },
+    State.PARKED_READING: {
+        Event.RESUMED: State.READING,
+        # The step that parks a read can cross the fact that its last chunk is done.
+        Event.PROMPT_READ: State.PARKED_DECODING,
+        Event.ENDED: State.DONE,
+    },
+    State.DECODING: {
+        Event.PARKED: State.PARKED_DECODING,
+        Event.ENDED: State.DONE,
+    },
+    State.PARKED_DECODING: {
+        Event.RESUMED: State.DECODING,
+        Event.ENDED: State.DONE,
+    },
+    State.DONE: {},
+}
+
+
+@frozen
+class Change:
+    """One step of a request's history.  `at` is in monotonic seconds."""
+
+    state: State
+    at: float
+    reason: str
+
+
+def follow(state: State, event: Event) -> State:
+    """The state that `event` leads to.  Raises IllegalTransition, naming both."""
+    try:
+        return TABLE[state][event]
+    except KeyError:
+        raise IllegalTransition(f"a request that is {state} can't be {event}") from None

@@ -1,0 +1,60 @@
+"""Every bad setting refuses the start and names itself."""
+
+import math
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.config import POLICIES, Preempt, SchedulerSettings, Settings
+from strata.errors import ConfigError
+
+
+def test_a_policy_is_a_named_set_and_a_named_value_wins_over_it() -> None:
+    assert Settings.of(policy="fifo").scheduler.preempt is Preempt.OFF
+    assert Settings.of(policy="preempt").scheduler.max_running == 1
+    assert Settings.of(policy="preempt", max_running=3).scheduler.max_running == 3
+    assert Settings.of().policy == "batch"
+
+
+def test_one_name_means_one_thing_in_every_room() -> None:
+    settings = Settings.of(chunk_tokens=64)
+    assert settings.scheduler.chunk_tokens == settings.engine.chunk_tokens == 64
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_can_be_built(policy: str) -> None:
+    assert Settings.of(policy=policy).policy == policy
+
+
+numbers = [field.name for field in attrs.fields(SchedulerSettings) if field.name != "preempt"]
+
+
+@pytest.mark.parametrize("name", numbers)
+@given(
+    value=st.one_of(
+        st.just(math.nan), st.just(math.inf), st.integers(max_value=-1), st.text(), st.booleans(), st.none()
+    )
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Settings.of(**{name: value})
+    assert refused.value.setting == name
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "named", [{"max_runing": 3}, {"policy": "fastest"}, {"preempt": "sometimes"}, {"order_share": 1}]
+)
+def test_a_name_or_value_that_is_not_in_the_list_is_refused(named: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Settings.of(**named)
+    assert refused.value.setting in named
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for part in attrs.fields(Settings):
+        if attrs.has(type(getattr(Settings(), part.name))):
+            for field in attrs.fields(type(getattr(Settings(), part.name))):
+                assert field.metadata.get("help"), field.name
