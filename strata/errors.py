@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
+
+
+def frames_of(error: BaseException) -> str:
+    """What kind of error it is and where it came about, for a log.  Not its message, which may quote a prompt."""
+    return f"{type(error).__qualname__} at\n{''.join(traceback.format_tb(error.__traceback__))}"
+
 
 class StrataError(Exception):
     """The root of every error that Strata raises on purpose."""
@@ -67,12 +74,24 @@ class SequenceFailed(StrataError):
     """The engine could not go on with this one sequence; the others are untouched."""
 
 
+class DeviceFault(StrataError):
+    """The device can't go on: the state of every sequence on it is lost, and its engine ends."""
+
+
 class InternalError(StrataError):
     """A bug of ours.  `error_id` is in the log beside the traceback."""
 
     def __init__(self, message: str, *, error_id: str) -> None:
         super().__init__(message)
         self.error_id = error_id
+
+
+class ActorGone(StrataError):
+    """The actor that was asked ended, or had ended, without an answer; `actor` is its id."""
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(f"the actor {actor} ended without an answer")
+        self.actor = actor
 
 
 class UnknownRequest(StrataError):

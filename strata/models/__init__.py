@@ -1,0 +1,8 @@
+"""Files become weights, a tokenizer and a chat template here; architectures are written as slices over `Ops`.
+
+Knows file formats and what a model is made of.  Doesn't know who asks, what runs next, or which device computes.
+"""
+
+from strata.models.file import ModelFile, open_model
+
+__all__ = ["ModelFile", "open_model"]

@@ -1,0 +1,90 @@
+"""What a model is, as plain values: its sizes, and its weights as they lie in the file.
+
+A room's corner of its own because everybody who builds on a model needs these and nothing of how they were read.
+Knows no file format's code, no arithmetic and no device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from strata.errors import ModelError
+
+BLOCKS: Final[Mapping[str, tuple[int, int]]] = {
+    "F32": (1, 4),
+    "F16": (1, 2),
+    "BF16": (1, 2),
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q8_0": (32, 34),
+}
+"""Kind of tensor -> elements of a block and its bytes (ggml's `ggml-common.h`).  Blocks lie along a row."""
+
+KINDS: Final = tuple(BLOCKS)
+"""The kinds of tensor that can be computed with; a file that has others is refused by name."""
+
+ARCHITECTURES: Final[tuple[str, ...]] = ("llama",)
+"""The architectures that can be run, by the name in `general.architecture`."""
+
+
+@frozen(kw_only=True)
+class ModelConfig:
+    """A model's sizes and constants, as its file states them.  Lengths in elements, `context` in tokens."""
+
+    architecture: str
+    """The name in the file: `llama`."""
+    name: str
+    """What the file calls itself (`general.name`), for people."""
+    vocab_size: int
+    """Rows of the head, so the length of a row of logits."""
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    context: int
+    """The longest sequence that it was trained for."""
+    rms_eps: float
+    rope_theta: float
+    rope_dim: int
+    """How many of a head's elements are rotated."""
+    tied: bool
+    """Whether the embedding is the head's matrix too (`output.weight` is absent)."""
+    eos_ids: frozenset[int]
+    """Tokens that end an answer."""
+    bos_id: int | None
+    add_bos: bool
+    """Whether the model wants `bos_id` at the start of every text."""
+
+
+@frozen
+class RawTensor:
+    """A weight as it lies in the file: a shape and bytes, not yet numbers.
+
+    `shape` is in NumPy's order, rows first: a matrix that maps `columns` inputs to `rows` outputs is (rows, columns).
+    `data` is its bytes, a flat uint8 array, mapped from the file and read-only; how they make numbers is `kind`'s
+    matter (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+    """
+
+    name: str
+    kind: str
+    """One of `KINDS`."""
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8] = field(repr=lambda data: f"<{data.nbytes} bytes>", eq=False)
+
+
+def stored_bytes(kind: str, shape: tuple[int, ...]) -> int:
+    """How many bytes a tensor takes in the file.  Raises ModelError for an unknown kind or an impossible shape."""
+    if kind not in BLOCKS:
+        raise ModelError(f"a tensor is of the kind {kind}, which is not supported; use one of {', '.join(KINDS)}")
+    elements, size = BLOCKS[kind]
+    if not shape or min(shape) < 1 or shape[-1] % elements:
+        raise ModelError(f"a tensor of the kind {kind} has the shape {shape}, which cannot be; fetch the file again")
+    return math.prod(shape) // elements * size
