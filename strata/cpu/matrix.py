@@ -1,0 +1,76 @@
+"""Weights in memory, cut into blocks of outputs.  Knows shapes; no arithmetic.
+
+A product with a matrix is done block by block, and a block's size follows from the matrix alone: so every product has
+one shape, whoever computes it, and there are enough pieces for several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from strata.cpu.quantised import Stored, expand
+from strata.cpu.workers import aligned
+
+BLOCK_OUTPUTS: Final = 512
+"""Outputs of a block at most.  Of 192 to 1024: smaller ones cost speed, larger ones leave threads idle."""
+
+_LANES: Final = 16
+"""Blocks end at multiples of this where they can: kernels are slower on the rest."""
+
+Floats = NDArray[np.float32]
+
+
+@frozen
+class Matrix:
+    """(outputs, inputs), C order.  `blocks` are ranges of outputs."""
+
+    weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
+    blocks: tuple[tuple[int, int], ...]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.weight)
+
+
+@frozen
+class GatedMatrix:
+    """Two matrices of one shape, block by block: outputs a .. b - 1 of the gate and then of the other lie in rows
+    2a .. 2b - 1, so that one product makes both sides of the gate."""
+
+    weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
+    blocks: tuple[tuple[int, int], ...]
+
+
+def load(parts: Sequence[Stored]) -> Matrix:
+    """Matrices of like width, one below the other."""
+    outputs = sum(part.shape[0] for part in parts)
+    weight = aligned(outputs, parts[0].shape[1])
+    at = 0
+    for part in parts:
+        expand(part, weight[at : at + part.shape[0]])
+        at += part.shape[0]
+    return Matrix(weight, _blocks(outputs, BLOCK_OUTPUTS))
+
+
+def load_gated(gate: Stored, up: Stored) -> GatedMatrix:
+    outputs, inputs = gate.shape
+    weight = aligned(2 * outputs, inputs)
+    blocks = _blocks(outputs, BLOCK_OUTPUTS // 2)
+    for start, end in blocks:
+        middle = start + end
+        expand(gate, weight[2 * start : middle], start)
+        expand(up, weight[middle : 2 * end], start)
+    return GatedMatrix(weight, blocks)
+
+
+def _blocks(outputs: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Cut into pieces of nearly one size, at most `most` and where it can be at least two."""
+    count = max(-(-outputs // most), min(2, outputs // (8 * _LANES)), 1)
+    size = -(-outputs // count)
+    size = -(-size // _LANES) * _LANES
+    return tuple((start, min(start + size, outputs)) for start in range(0, outputs, size))

@@ -1,0 +1,104 @@
+"""The processor's operations under one roof, and the threads and the memory that they use.  Knows no architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from strata.cpu import attention, machine, matrix
+from strata.cpu.cache import PagedCache, Shape
+from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_table
+from strata.cpu.matrix import GatedMatrix, Matrix
+from strata.cpu.quantised import Stored, expand, float32_bytes
+from strata.cpu.workers import Workers, aligned
+
+Floats = NDArray[np.float32]
+
+_LONG: int = 4096
+"""From this position on attention takes most of the time, and one tile makes a slice instead of two."""
+
+
+class CpuOps:
+    """Implements `strata.models.ops.Ops`.  `threads` None: as many as there are processors to use.
+
+    From now on BLAS computes with one thread in the whole process: this object's threads share the work out.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        threadpool_limits(1, user_api="blas")
+        usable = machine.usable_processors()
+        self._workers = Workers(usable if threads is None else min(threads, usable))
+        self.tile = TILE
+        self.tiles = TileKernels(self._workers)
+        self.rows = RowKernels(self._workers)
+
+    @property
+    def device(self) -> str:
+        count = self._workers.threads
+        return f"cpu (numpy, {count} thread{'s' * (count > 1)})"
+
+    def slice_tiles(self, position: int) -> int:
+        return max(2 if position < _LONG else 1, self._workers.threads // 2)
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def available_bytes(self) -> int:
+        return machine.available_bytes()
+
+    def matrix_bytes(self, tensor: Stored) -> int:
+        return float32_bytes(tensor)
+
+    def matrix(self, parts: Sequence[Stored]) -> Matrix:
+        return matrix.load(parts)
+
+    def gated_matrix(self, gate: Stored, up: Stored) -> GatedMatrix:
+        return matrix.load_gated(gate, up)
+
+    def vector(self, tensor: Stored) -> Floats:
+        out = aligned(*tensor.shape)
+        expand(tensor, out.reshape(1, -1))
+        return out
+
+    def rotation(self, context: int, turned: int, theta: float) -> Table:
+        return rotation_table(context, turned, theta)
+
+    def empty(self, rows: int, width: int) -> Floats:
+        return aligned(rows, width)
+
+    def cache(self, shape: Shape) -> PagedCache:
+        return PagedCache(shape)
+
+    def numbers(self, array: Floats) -> Floats:
+        return array.copy()
+
+    def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
+        return cache.page_bytes(pages, length)
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+
+    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: Floats) -> None:
+        """Raises IndexError for a token that the matrix doesn't have."""
+        out[...] = matrix.weight[tokens]
+
+    def write(
+        self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: Floats, values: Floats
+    ) -> None:
+        heads = (len(keys), cache.kv_heads, cache.head_dim)
+        cache.write(layer, pages, start, keys.reshape(heads), values.reshape(heads))
+
+    def attend_tiles(
+        self, queries: Floats, cache: PagedCache, layer: int, pages: Sequence[int], first: int, end: int, out: Floats
+    ) -> None:
+        attention.attend_tiles(self._workers, queries, attention.Stored(cache, layer, pages), first, end, out)
+
+    def attend_rows(
+        self, queries: Floats, cache: PagedCache, layer: int, places: Sequence[tuple[Sequence[int], int]], out: Floats
+    ) -> None:
+        stored = [(attention.Stored(cache, layer, pages), position) for pages, position in places]
+        attention.attend_rows(self._workers, queries, stored, out)
+
+    def close(self) -> None:
+        self._workers.close()

@@ -1,0 +1,261 @@
+"""The llama architecture: which operations follow which.  Touches no number itself and knows no device.
+
+Layers of causal attention with grouped heads and rotated positions, and a gated feed-forward, each adding to the
+residual rows (https://arxiv.org/abs/2302.13971, section 2.2).  A slice is one layer of a few tiles of rows: between two
+slices only the residual rows are alive, and they lie in the chunk's workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from strata.errors import ModelError
+from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspace
+from strata.models.config import ModelConfig, RawTensor
+from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops
+
+_GIB: Final = 2**30
+
+PADDING: Final = 0
+"""The token of rows that only make a tile whole; their results are never looked at."""
+
+
+@frozen
+class _Layer:
+    attention_norm: Array
+    queries_keys_values: Matrix
+    output: Matrix
+    feed_forward_norm: Array
+    gate_and_up: Matrix
+    down: Matrix
+
+
+@frozen
+class _Weights:
+    embedding: Matrix
+    layers: tuple[_Layer, ...]
+    norm: Array
+    head: Matrix
+
+
+@frozen
+class _Room:
+    """What one slice or one decode step computes with; nothing in it outlives the call."""
+
+    normed: Array
+    queries: Array
+    keys: Array
+    values: Array
+    queries_keys_values: Array
+    attended: Array
+    activated: Array
+
+    @classmethod
+    def of(cls, ops: Ops, config: ModelConfig, rows: int) -> _Room:
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        together = ops.empty(rows, q + 2 * kv)
+        return cls(
+            normed=ops.empty(rows, config.hidden),
+            queries=together[:, :q],
+            keys=together[:, q : q + kv],
+            values=together[:, q + kv :],
+            queries_keys_values=together,
+            attended=ops.empty(rows, q),
+            activated=ops.empty(rows, config.feed_forward),
+        )
+
+
+class LlamaModel:
+    """Implements `strata.models.architecture.Model` over any device."""
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops, *, available: int | None = None
+    ) -> None:
+        """Load the weights.  `available` (bytes) stands for the device's free memory; None: ask the device.
+
+        Raises ModelError where the weights don't fit, before any of it is taken.
+        """
+        self.config: ModelConfig = config
+        self._ops = ops
+        self.weight_bytes: int = sum(ops.matrix_bytes(tensor) for tensor in tensors.values())
+        _refuse_what_does_not_fit(self.weight_bytes, ops.available_bytes() if available is None else available)
+        self._weights = _load(config, tensors, ops)
+        self._angles = ops.rotation(config.context, config.rope_dim, config.rope_theta)
+        self._cache: Cache = None
+        self._rooms: dict[int, _Room] = {}
+
+    @property
+    def device(self) -> str:
+        return self._ops.device
+
+    def close(self) -> None:
+        self._ops.close()
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def bytes_per_page(self, page_tokens: int) -> int:
+        config = self.config
+        return 4 * 2 * config.layers * config.kv_heads * config.head_dim * page_tokens
+
+    def allocate(self, pages: int, page_tokens: int) -> None:
+        config = self.config
+        shape = CacheShape(
+            layers=config.layers,
+            pages=pages,
+            page_tokens=page_tokens,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+        )
+        self._cache = self._ops.cache(shape)
+
+    def workspace(self, chunk_tokens: int) -> Workspace:
+        """The residual rows.  A chunk that begins and ends inside a tile touches one more than its length says."""
+        tile = self._ops.tile
+        return self._ops.empty((chunk_tokens + 2 * (tile - 1)) // tile * tile, self.config.hidden)
+
+    def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:
+        return {"kv": self._ops.page_bytes(self._cache, handle.pages, length)}
+
+    def _room(self, rows: int) -> _Room:
+        found = self._rooms.get(rows)
+        if found is None:
+            found = self._rooms[rows] = _Room.of(self._ops, self.config, rows)
+        return found
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def slices(self, tokens: int, start: int) -> int:
+        return self.config.layers * len(list(self._stretches(start, start + tokens)))
+
+    def _stretches(self, start: int, end: int) -> Iterator[range]:
+        """The positions of each slice: whole tiles on the grid from position 0, that cover start .. end - 1."""
+        tile = self._ops.tile
+        first = start - start % tile
+        while first < end:
+            last = first
+            for _ in range(self._ops.slice_tiles(first)):
+                if last < end:
+                    last += tile
+            yield range(first, last)
+            first = last
+
+    def read(
+        self, handle: SequenceView, start: int, tokens: NDArray[np.int64], workspace: Workspace
+    ) -> Generator[None, None, Logits]:
+        end = start + len(tokens)
+        stretches = list(self._stretches(start, end))
+        origin = stretches[0].start
+        residual = workspace[: stretches[-1].stop - origin]
+        padding = (start - origin, stretches[-1].stop - end)
+        self._ops.embed(self._weights.embedding, np.pad(tokens, padding, constant_values=PADDING), residual)
+        for layer in range(self.config.layers):
+            for stretch in stretches:
+                if layer or stretch.start > origin:
+                    yield
+                rows = residual[stretch.start - origin : stretch.stop - origin]
+                self._read_slice(layer, rows, stretch, handle.pages, start, end)
+        last = end - 1 - origin
+        logits: Logits = self._logits(residual[last : last + 1])[0]
+        return logits
+
+    def _read_slice(self, layer: int, rows: Array, stretch: range, pages: Sequence[int], start: int, end: int) -> None:
+        room = self._room(len(stretch))
+
+        def attend() -> None:
+            kernels, ops = self._ops.tiles, self._ops
+            kernels.rotate(room.queries, self._angles, self.config.head_dim, stretch)
+            kernels.rotate(room.keys, self._angles, self.config.head_dim, stretch)
+            first, last = max(start, stretch.start), min(end, stretch.stop)
+            real = slice(first - stretch.start, last - stretch.start)
+            ops.write(self._cache, layer, pages, first, room.keys[real], room.values[real])
+            ops.attend_tiles(room.queries, self._cache, layer, pages, stretch.start, last, room.attended)
+
+        self._layer(self._ops.tiles, self._weights.layers[layer], rows, room, attend)
+
+    # -- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
+        if not rows:
+            return []
+        residual = self._ops.empty(len(rows), self.config.hidden)
+        self._ops.embed(self._weights.embedding, np.array([row.token for row in rows], np.int64), residual)
+        for layer in range(self.config.layers):
+            self._decode_layer(layer, residual, rows)
+        return list(self._logits(residual))
+
+    def _decode_layer(self, layer: int, residual: Array, rows: Sequence[DecodeRow]) -> None:
+        room = self._room(len(rows))
+
+        def attend() -> None:
+            kernels, ops = self._ops.rows, self._ops
+            positions = [row.position for row in rows]
+            kernels.rotate(room.queries, self._angles, self.config.head_dim, positions)
+            kernels.rotate(room.keys, self._angles, self.config.head_dim, positions)
+            for at, row in enumerate(rows):
+                one = slice(at, at + 1)
+                ops.write(self._cache, layer, row.handle.pages, row.position, room.keys[one], room.values[one])
+            places = [(row.handle.pages, row.position) for row in rows]
+            ops.attend_rows(room.queries, self._cache, layer, places, room.attended)
+
+        self._layer(self._ops.rows, self._weights.layers[layer], residual, room, attend)
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def _layer(
+        self, kernels: Kernels, weights: _Layer, residual: Array, room: _Room, attend: Callable[[], None]
+    ) -> None:
+        """One layer of some rows, in place.  `attend` makes `room.attended` of the queries, keys and values there."""
+        eps = self.config.rms_eps
+        kernels.norm(residual, weights.attention_norm, eps, room.normed)
+        kernels.linear(room.normed, weights.queries_keys_values, room.queries_keys_values)
+        attend()
+        kernels.add_linear(room.attended, weights.output, residual)
+        kernels.norm(residual, weights.feed_forward_norm, eps, room.normed)
+        kernels.gated(room.normed, weights.gate_and_up, room.activated)
+        kernels.add_linear(room.activated, weights.down, residual)
+
+    def _logits(self, residual: Array) -> NDArray[np.float32]:
+        """The logits of rows, each computed by itself whether it was read or decoded: (rows, vocab_size)."""
+        kernels = self._ops.rows
+        normed = self._ops.empty(len(residual), self.config.hidden)
+        logits = self._ops.empty(len(residual), self.config.vocab_size)
+        kernels.norm(residual, self._weights.norm, self.config.rms_eps, normed)
+        kernels.linear(normed, self._weights.head, logits)
+        return self._ops.numbers(logits)
+
+
+def _refuse_what_does_not_fit(needed: int, available: int) -> None:
+    if needed > available:
+        raise ModelError(
+            f"its weights take {needed / _GIB:.2f} GiB of memory as float32 and {available / _GIB:.2f} GiB are free;"
+            " use a smaller model or free some memory"
+        )
+
+
+def _load(config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops) -> _Weights:
+    embedding = ops.matrix([tensors["token_embd.weight"]])
+    return _Weights(
+        embedding=embedding,
+        layers=tuple(_load_layer(f"blk.{layer}", tensors, ops) for layer in range(config.layers)),
+        norm=ops.vector(tensors["output_norm.weight"]),
+        head=embedding if config.tied else ops.matrix([tensors["output.weight"]]),
+    )
+
+
+def _load_layer(prefix: str, tensors: Mapping[str, RawTensor], ops: Ops) -> _Layer:
+    def named(name: str) -> RawTensor:
+        return tensors[f"{prefix}.{name}.weight"]
+
+    return _Layer(
+        attention_norm=ops.vector(named("attn_norm")),
+        queries_keys_values=ops.matrix([named("attn_q"), named("attn_k"), named("attn_v")]),
+        output=ops.matrix([named("attn_output")]),
+        feed_forward_norm=ops.vector(named("ffn_norm")),
+        gate_and_up=ops.gated_matrix(named("ffn_gate"), named("ffn_up")),
+        down=ops.matrix([named("ffn_down")]),
+    )

@@ -1,0 +1,152 @@
+"""What a device must be able to compute, so that an architecture can be written once.
+
+An architecture strings these together and never touches a number; a device implements them and knows no architecture.
+Arrays, matrices and caches are the device's own: opaque here but for being cut by rows (`x[a:b]`) and by columns
+(`x[:, a:b]`), which gives a view.
+
+All floating point is float32.  Every operation comes in two forms, because rows that are read together and rows that
+come alone can't use the same kernel and still have bits of their own: `tiles` works on whole tiles of `tile` rows,
+`rows` on each row by itself.  In both a row's result depends on that row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from strata.models.config import RawTensor
+
+Array: TypeAlias = Any
+"""Rows of float32 on the device."""
+
+Matrix: TypeAlias = Any
+"""Weights on the device, (rows, columns): maps `columns` inputs to `rows` outputs."""
+
+Cache: TypeAlias = Any
+"""Keys and values of all pages and layers."""
+
+
+@frozen
+class CacheShape:
+    """The sizes of a paged cache of keys and values; heads are those of the keys."""
+
+    layers: int
+    pages: int
+    page_tokens: int
+    kv_heads: int
+    head_dim: int
+
+
+class Kernels(Protocol):
+    """What is done to each row by itself."""
+
+    def norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
+        """out = x / sqrt(mean(x^2) + eps) * weight, over each row (https://arxiv.org/abs/1910.07467)."""
+        ...
+
+    def linear(self, x: Array, matrix: Matrix, out: Array) -> None:
+        """out = x @ matrix.T"""
+        ...
+
+    def add_linear(self, x: Array, matrix: Matrix, out: Array) -> None:
+        """out += x @ matrix.T"""
+        ...
+
+    def gated(self, x: Array, matrix: Matrix, out: Array) -> None:
+        """out = silu(x @ gate.T) * (x @ up.T); the matrix was made by `gated_matrix`."""
+        ...
+
+    def rotate(self, x: Array, table: Array, head_dim: int, positions: Any) -> None:
+        """Turn each row's heads by its position, in place: pairs (2i, 2i + 1) of each head by the table's i-th angle.
+
+        `positions`: a range for tiles, one after the other for rows.  x: (rows, heads * head_dim); https://arxiv.org/abs/2104.09864
+        """
+        ...
+
+
+class Ops(Protocol):
+    """One device."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def tile(self) -> int:
+        """Rows that `tiles` works on at a time.  Tiles lie on the grid of absolute positions."""
+        ...
+
+    @property
+    def tiles(self) -> Kernels: ...
+
+    @property
+    def rows(self) -> Kernels: ...
+
+    def slice_tiles(self, position: int) -> int:
+        """How many tiles from this position on are best computed together: a slice is neither short nor long."""
+        ...
+
+    def matrix(self, parts: Sequence[RawTensor]) -> Matrix:
+        """Load matrices of like width, one below the other."""
+        ...
+
+    def gated_matrix(self, gate: RawTensor, up: RawTensor) -> Matrix: ...
+
+    def vector(self, tensor: RawTensor) -> Array: ...
+
+    def matrix_bytes(self, tensor: RawTensor) -> int:
+        """Memory that it will take on the device."""
+        ...
+
+    def available_bytes(self) -> int:
+        """Memory that is free on the device now."""
+        ...
+
+    def rotation(self, context: int, turned: int, theta: float) -> Array:
+        """The angles of `rotate` for every position below `context`: the first `turned` elements of a head turn."""
+        ...
+
+    def empty(self, rows: int, width: int) -> Array: ...
+
+    def cache(self, shape: CacheShape) -> Cache:
+        """Memory for all pages, filled with zeros."""
+        ...
+
+    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: Array) -> None:
+        """out = the matrix's rows that `tokens` name."""
+        ...
+
+    def write(self, cache: Cache, layer: int, pages: Sequence[int], start: int, keys: Array, values: Array) -> None:
+        """Store rows of keys and values, (rows, kv_heads * head_dim), at positions start, start + 1, ..."""
+        ...
+
+    def attend_tiles(
+        self, queries: Array, cache: Cache, layer: int, pages: Sequence[int], first: int, end: int, out: Array
+    ) -> None:
+        """out = causal attention of whole tiles of queries at positions first, first + 1, ...; first is on the grid.
+
+        Nothing is stored from position `end` on, so the rows from there are padding; their results mean nothing, but
+        are finite.  queries and out: (rows, heads * head_dim).
+        """
+        ...
+
+    def attend_rows(
+        self, queries: Array, cache: Cache, layer: int, places: Sequence[tuple[Sequence[int], int]], out: Array
+    ) -> None:
+        """The same for rows that come alone, each with its sequence's pages and its position."""
+        ...
+
+    def numbers(self, array: Array) -> NDArray[np.float32]:
+        """A copy on the host."""
+        ...
+
+    def page_bytes(self, cache: Cache, pages: Sequence[int], length: int) -> Iterable[memoryview]:
+        """What is stored for the positions below `length`, in order of pages."""
+        ...
+
+    def close(self) -> None:
+        """End the device's threads; a second close does nothing."""
+        ...
