@@ -1,0 +1,67 @@
+"""How much memory the keys and values get: how many pages, and how long a sequence can be.
+
+A room of its own because this is computed once, here, and everybody else goes by what `Ready` says.  Knows of the
+model its sizes only; how much memory is free is the device's to say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+from strata.config import EngineSettings
+from strata.errors import ConfigError
+from strata.models.architecture import Model
+
+_MIB: Final = 2**20
+_SHARE_OF_FREE: Final = 4
+"""A quarter of what is free: the machine is not ours alone."""
+
+
+@frozen
+class Budget:
+    """What the engine allocates: `pages` of `page_tokens`, for sequences of up to `context` tokens."""
+
+    pages: int
+    page_tokens: int
+    context: int
+
+
+def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes: int) -> Budget:
+    """The pages and the context that the settings and the free memory (with the weights loaded) allow.
+
+    Raises ConfigError, which says what to do.
+    """
+    trained = model.config.context
+    if settings.context is not None and settings.context > trained:
+        raise ConfigError("context", f"{settings.context} is more than the {trained} that the model was trained for")
+    context = settings.context or trained
+    per_page = model.bytes_per_page(settings.page_tokens)
+    useful = max_running * _pages(context, settings)
+    pages = _affordable(settings, useful, per_page, free_bytes)
+    room = pages * settings.page_tokens
+    if settings.context is not None and room < context:
+        needed = _mib(_pages(context, settings) * per_page)
+        raise ConfigError("context", f"{context} tokens need {needed} for keys and values; {room} fit: set kv_mib")
+    return Budget(pages, settings.page_tokens, min(context, room))
+
+
+def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes: int) -> int:
+    if settings.kv_mib is None:
+        pages = min(useful, free_bytes // _SHARE_OF_FREE // per_page)
+    else:
+        if settings.kv_mib * _MIB > free_bytes:
+            raise ConfigError("kv_mib", f"{settings.kv_mib} MiB is more than the {_mib(free_bytes)} that are free")
+        pages = settings.kv_mib * _MIB // per_page
+    if pages < 1:
+        raise ConfigError("kv_mib", f"not even one page of {_mib(per_page)} fits: raise it, or free some memory")
+    return pages
+
+
+def _pages(tokens: int, settings: EngineSettings) -> int:
+    return -(-tokens // settings.page_tokens)
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.1f} MiB"

@@ -1,0 +1,72 @@
+"""Beginning, dropping and decoding: what is asked of the model, so that a fault of one sequence stays its own.
+
+A room of its own because all that can raise is called from here and from a half-done chunk, and nothing may leak or
+spread when it does.  Knows no step and no message.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import logging
+from typing import Final
+
+import numpy as np
+
+from strata.engine.holdings import Workspaces
+from strata.engine.sequence import HalfChunk, Sequence
+from strata.errors import DeviceFault
+from strata.models.architecture import DecodeRow, Logits, Model
+
+_log: Final = logging.getLogger(__name__)
+
+
+def begin_chunk(model: Model, workspaces: Workspaces, sequence: Sequence) -> HalfChunk:
+    """The sequence's next chunk, with a workspace of its own; no slice of it has run.  Raises what the model does."""
+    start, end = sequence.position, sequence.chunk_end
+    total = model.slices(end - start, start)
+    tokens = np.asarray(sequence.prompt[start:end], dtype=np.int64)
+    workspace = workspaces.take()
+    try:
+        slices = model.read(sequence, start, tokens, workspace)
+    except BaseException:
+        workspaces.give_back(workspace)
+        raise
+    index = sequence.chunk_index
+    sequence.chunk = HalfChunk(index=index, start=start, end=end, total=total, slices=slices, workspace=workspace)
+    return sequence.chunk
+
+
+def drop_chunk(workspaces: Workspaces, sequence: Sequence) -> None:
+    """Forgets the chunk, half done or done, and gives its workspace back."""
+    chunk = sequence.chunk
+    if chunk is None:
+        return
+    sequence.chunk = None
+    try:
+        chunk.slices.close()
+    except Exception:
+        _log.exception("a model's generator raised when it was closed (sequence %s)", sequence.seq)
+    workspaces.give_back(chunk.workspace)
+
+
+def decode(model: Model, sequences: collections.abc.Sequence[Sequence]) -> list[Logits | Exception]:
+    """The logits after each sequence's last token, or what the model raised for it.  A DeviceFault is raised.
+
+    If the step raises, nobody knows for whom: then each row is computed alone, which gives the same bits.
+    """
+    rows = [DecodeRow(sequence, sequence.written[-1], sequence.position) for sequence in sequences]
+    try:
+        return list(model.decode(rows))
+    except DeviceFault:
+        raise
+    except Exception as error:
+        return [error] if len(rows) == 1 else [_decode_alone(model, row) for row in rows]
+
+
+def _decode_alone(model: Model, row: DecodeRow) -> Logits | Exception:
+    try:
+        return model.decode([row])[0]
+    except DeviceFault:
+        raise
+    except Exception as error:
+        return error

@@ -1,0 +1,119 @@
+"""What the engine knows of one sequence: its tokens, how far it is, its pages, and the chunk that is half done.
+
+A room of its own because it is all that a parked sequence is.  Knows no step, no other sequence and no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Set
+from typing import Any, Literal
+
+import numpy as np
+from attrs import define
+from numpy.typing import NDArray
+
+from strata.engine.sampling import Choice, choose
+from strata.errors import SequenceFailed
+from strata.messages import Open, Row
+
+Slices = Generator[None, None, NDArray[np.float32]]
+
+
+@define
+class HalfChunk:
+    """A chunk that has begun.  Its generator stands between two slices, its activations lie in the workspace."""
+
+    index: int
+    """On the sequence's grid."""
+    start: int
+    end: int
+    total: int
+    """Slices."""
+    slices: Slices
+    workspace: Any
+    """The model's own, opaque here."""
+    done: int = 0
+
+    def run_slice(self) -> NDArray[np.float32] | None:
+        """Runs one slice.  The logits of the chunk's last token (float32), or None while slices are left."""
+        try:
+            next(self.slices)
+        except StopIteration as end:
+            self.done = self.total
+            logits: NDArray[np.float32] = end.value
+            return logits
+        self.done += 1
+        return None
+
+
+class Sequence:
+    """One sequence.  `position` tokens have their keys and values written; the models see it through `pages`."""
+
+    def __init__(self, opened: Open, *, chunk_tokens: int, page_tokens: int) -> None:
+        self.seq = opened.seq
+        self.prompt = opened.tokens
+        self.sampling = opened.sampling
+        self.written: list[int] = []
+        self.pages: list[int] = []
+        self.position = opened.known
+        self.chunk: HalfChunk | None = None
+        self.said_wants = False
+        """Whether `Wants` was said since the last grant."""
+        self._chunk_tokens = chunk_tokens
+        self._page_tokens = page_tokens
+
+    def __repr__(self) -> str:
+        state = f"{self.position} of {len(self.prompt)} read" if self.unread else f"{len(self.written)} written"
+        return f"<Sequence {self.seq}: {state}, {len(self.pages)} pages>"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and answer."""
+        return (*self.prompt, *self.written)
+
+    @property
+    def unread(self) -> bool:
+        """Whether some of the prompt is still to be read."""
+        return self.position < len(self.prompt)
+
+    @property
+    def chunk_end(self) -> int:
+        """Where the chunk that is under way, or the next one, ends.  The grid starts at 0, whatever is known."""
+        return min((self.position // self._chunk_tokens + 1) * self._chunk_tokens, len(self.prompt))
+
+    @property
+    def chunk_index(self) -> int:
+        return self.position // self._chunk_tokens
+
+    def has_pages(self) -> bool:
+        """Whether its pages hold what comes next: the whole of a chunk, or one token."""
+        end = self.chunk_end if self.unread else self.position + 1
+        return end <= len(self.pages) * self._page_tokens
+
+    def next_token(self, logits: NDArray[np.float32], end_ids: Set[int]) -> Choice:
+        """The token after the last one.  Changes nothing.  Raises SequenceFailed."""
+        return choose(logits, self.sampling, prompt=self.prompt, written=self.written, end_ids=end_ids)
+
+    def write(self, choice: Choice, end_ids: Set[int], context: int) -> Row:
+        """Takes the chosen token as its next; the row says whether it was the last (`context`: tokens)."""
+        self.written.append(choice.token)
+        ended = self._end(choice.token, end_ids, context)
+        return Row(self.seq, choice.token, ended, choice.logprob, choice.top)
+
+    def _end(self, token: int, end_ids: Set[int], context: int) -> Literal["stop", "length"] | None:
+        if token in end_ids and not self.sampling.ignore_eos:
+            return "stop"
+        full = len(self.prompt) + len(self.written) >= context
+        return "length" if full or len(self.written) >= self.sampling.max_tokens else None
+
+
+def check_tokens(opened: Open, *, vocab_size: int, context: int, page_tokens: int) -> None:
+    """Raises SequenceFailed if the engine can't begin with this."""
+    if not opened.tokens:
+        raise SequenceFailed("the prompt is empty")
+    if len(opened.tokens) >= context:
+        raise SequenceFailed(f"the prompt's {len(opened.tokens)} tokens leave no room in a context of {context}")
+    if min(opened.tokens) < 0 or max(opened.tokens) >= vocab_size:
+        raise SequenceFailed(f"a token of the prompt is not one of the model's {vocab_size}")
+    if not 0 <= opened.known < len(opened.tokens) or opened.known > len(opened.pages) * page_tokens:
+        raise SequenceFailed(f"{opened.known} known tokens do not fit {len(opened.pages)} pages and the prompt")

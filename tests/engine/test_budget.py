@@ -1,0 +1,59 @@
+"""How many pages there are follows from settings and memory, and what can't be is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from toy_model import LAYERS, ToyModel
+
+from strata.config import EngineSettings
+from strata.engine.budget import Budget, plan
+from strata.errors import ConfigError
+
+PAGE_BYTES = 64 * LAYERS * 8
+MIB = 2**20
+
+
+def planned(*, free: int = 10**12, max_running: int = 4, context: int = 4096, **named: int) -> Budget:
+    model = ToyModel(context=context)
+    return plan(model, EngineSettings(**named), max_running=max_running, free_bytes=free)
+
+
+def test_much_memory_gives_what_all_rows_can_use_and_no_more():
+    assert planned() == Budget(pages=4 * 64, page_tokens=64, context=4096)
+
+
+def test_a_quarter_of_the_free_memory_is_taken():
+    assert planned(free=4 * PAGE_BYTES * 100).pages == 100
+
+
+def test_few_pages_shorten_the_context():
+    assert planned(free=4 * PAGE_BYTES * 10) == Budget(pages=10, page_tokens=64, context=640)
+
+
+def test_a_named_size_is_taken_whole():
+    assert planned(kv_mib=1).pages == MIB // PAGE_BYTES
+
+
+def test_a_context_that_is_not_a_multiple_of_pages_has_room():
+    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100)
+    assert planned(context=100, max_running=3, page_tokens=7).pages == 45
+
+
+def test_a_shorter_context_is_kept():
+    assert plan(ToyModel(context=4096), EngineSettings(context=128), max_running=2, free_bytes=10**9) == Budget(
+        pages=4, page_tokens=64, context=128
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "free", "words"),
+    [
+        (EngineSettings(context=5000), 10**12, "context: 5000 is more than the 4096"),
+        (EngineSettings(context=4096), 4 * PAGE_BYTES * 10, "context: 4096 tokens need .* 640 fit"),
+        (EngineSettings(kv_mib=2), MIB, "kv_mib: 2 MiB is more than the 1.0 MiB"),
+        (EngineSettings(), PAGE_BYTES, "kv_mib: not even one page"),
+    ],
+)
+def test_what_can_not_be_is_refused_by_name(settings: EngineSettings, free: int, words: str):
+    with pytest.raises(ConfigError, match=words):
+        plan(ToyModel(), settings, max_running=4, free_bytes=free)

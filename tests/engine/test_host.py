@@ -1,0 +1,243 @@
+"""The thread host keeps the protocol, ends with its run, and says once of what the engine died."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+
+import protocol
+import pytest
+import trio
+from toy_model import LOSES_DEVICE, ToyModel
+
+from strata.config import EngineSettings
+from strata.engine.bell import SocketBell, make_bell
+from strata.engine.budget import Budget
+from strata.engine.engine import Engine
+from strata.engine.host import ThreadHost
+from strata.errors import ModelError
+from strata.messages import EngineDied, FromEngine, Grant, Open, Ready, Sampling, Seq, Step, Stop, Stopped
+
+CHUNK, PAGE = 64, 16
+BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024)
+
+
+def toy_engine(model: ToyModel | None = None) -> Engine:
+    return Engine(model or ToyModel(), EngineSettings(chunk_tokens=CHUNK, page_tokens=PAGE), BUDGET)
+
+
+def toy_host() -> ThreadHost:
+    return ThreadHost(toy_engine)
+
+
+@pytest.mark.parametrize("holds", protocol.ALL, ids=lambda holds: holds.__name__)
+async def test_the_thread_host_keeps_the_protocol(holds: Callable[[protocol.MakeHost], Awaitable[None]]) -> None:
+    await holds(toy_host)
+
+
+# -- building -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_engine_is_built_used_and_closed_on_one_thread_of_its_own() -> None:
+    seen: set[str] = set()
+
+    class Watched(ToyModel):
+        def decode(self, rows):
+            seen.add(threading.current_thread().name)
+            return super().decode(rows)
+
+        def close(self):
+            seen.add(threading.current_thread().name)
+            super().close()
+
+    model = Watched()
+
+    def make() -> Engine:
+        seen.add(threading.current_thread().name)
+        return toy_engine(model)
+
+    async with protocol.running(lambda: ThreadHost(make, incarnation=3)) as session:
+        session.open(Seq(1))
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+    assert session.ready.incarnation == 3
+    assert seen == {"strata-engine-3"}
+    assert model.closed
+
+
+async def test_what_hinders_the_start_is_raised_as_it_is() -> None:
+    def make() -> Engine:
+        raise ModelError("no such file")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ModelError, match="no such file")):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ThreadHost(make).run, print)
+    assert strata_threads() == []
+
+
+async def test_what_is_told_before_the_start_is_not_lost() -> None:
+    host = toy_host()
+    host.tell(Stop())
+    heard: list[FromEngine] = []
+    await host.run(heard.append)
+    assert heard == [Stopped()]
+
+
+async def test_what_is_told_after_the_end_is_not_kept() -> None:
+    host = toy_host()
+    host.tell(Stop())
+    await host.run(print)
+    told = Grant(Seq(1), (1, 2, 3))
+    still_there = weakref.ref(told)
+    host.tell(told)
+    del told
+    gc.collect()
+    assert still_there() is None
+
+
+# -- dying ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_that_dies_says_so_once_and_its_run_returns() -> None:
+    host = toy_host()
+    heard: list[FromEngine] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            ready: Ready = await nursery.start(host.run, heard.append)
+            assert ready.pages == BUDGET.pages
+            host.tell(Open(Seq(1), (5, LOSES_DEVICE), Sampling()))
+            host.tell(Grant(Seq(1), (0,)))
+            host.tell(Step(7, read=Seq(1)))
+    assert [fact for fact in heard if isinstance(fact, EngineDied | Stopped)] == [heard[-1]]
+    assert heard[-1] == EngineDied("DeviceFault: the toy is out of order", last_step=7)
+    assert strata_threads() == []
+
+
+async def test_whatever_escapes_the_engine_is_its_death() -> None:
+    class Bug(BaseException):
+        pass
+
+    class Broken(Engine):
+        def advance(self) -> bool:
+            raise Bug("nobody thought of this")
+
+    def make() -> Engine:
+        return Broken(ToyModel(), EngineSettings(chunk_tokens=CHUNK, page_tokens=PAGE), BUDGET)
+
+    heard: list[FromEngine] = []
+    with trio.fail_after(30):
+        await ThreadHost(make).run(heard.append)
+    assert heard == [EngineDied("Bug: nobody thought of this", last_step=None)]
+
+
+# -- leaving --------------------------------------------------------------------------------------------------------
+
+
+def strata_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("strata-engine")]
+
+
+def open_files() -> set[str]:
+    gc.collect()
+    return set(os.listdir("/dev/fd"))
+
+
+async def test_no_thread_and_no_open_file_is_left() -> None:
+    """B42: neither after a stop, nor after a cancel in the midst of a read, nor after a death."""
+    before = open_files()
+    for _ in range(3):
+        await protocol.a_request_is_read_chunk_by_chunk_and_answered(toy_host)
+        await protocol.a_cancelled_host_ends_and_says_nothing_more(toy_host)
+        await test_an_engine_that_dies_says_so_once_and_its_run_returns()
+    assert strata_threads() == []
+    assert open_files() == before
+
+
+async def test_a_cancel_ends_the_engine_within_a_slice_and_closes_its_reads() -> None:
+    """B42: the half-done chunk is closed on the engine's own thread, and the rest of it never runs."""
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    class Slow(ToyModel):
+        def slices(self, *known):
+            begun.set()
+            go_on.wait()
+            return super().slices(*known)
+
+    model = Slow()
+    host = ThreadHost(lambda: toy_engine(model))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.run, print)
+        host.tell(Open(Seq(1), tuple(range(3, 60)), Sampling()))
+        host.tell(Grant(Seq(1), tuple(range(8))))
+        host.tell(Step(1, read=Seq(1)))
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.cancel_scope.cancel()
+        # The cancel is on its way while the slice runs; then the slice ends.
+        trio.lowlevel.spawn_system_task(_let_go, go_on)
+    assert model.watch.now == pytest.approx(model.slice_s), "one slice ran, no second one"
+    assert model.open_reads == 0
+    assert strata_threads() == []
+
+
+async def _let_go(event: threading.Event) -> None:
+    for _ in range(5):
+        await trio.lowlevel.checkpoint()
+    event.set()
+
+
+async def test_an_idle_engine_waits_and_does_not_spin() -> None:
+    """It looks for something to do after each message and each thing done, and not otherwise."""
+    looks: list[bool] = []
+
+    class Counting(Engine):
+        def advance(self) -> bool:
+            looks.append(super().advance())
+            return looks[-1]
+
+    def make() -> Engine:
+        return Counting(ToyModel(), EngineSettings(chunk_tokens=CHUNK, page_tokens=PAGE), BUDGET)
+
+    async with protocol.running(lambda: ThreadHost(make)) as session:
+        session.open(Seq(1))
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+        for _ in range(100):
+            # A while for the other thread, and a hundred wakes of this one.
+            await trio.to_thread.run_sync(threading.active_count)
+        told = 3
+        assert looks.count(False) <= told + 1
+
+
+# -- the bell -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [make_bell, SocketBell])
+async def test_a_bell_is_heard_across_threads_however_often_it_rang(make) -> None:
+    bell = make()
+    try:
+        for _ in range(3):
+            await trio.to_thread.run_sync(bell.ring)
+            for _ in range(100):
+                bell.ring()
+            with trio.fail_after(30):
+                await bell.wait()
+        with trio.move_on_after(0.01) as silence:
+            await bell.wait()
+        assert silence.cancelled_caught
+    finally:
+        bell.close()
+
+
+async def test_a_bell_that_nobody_hears_never_blocks_who_rings() -> None:
+    bell = SocketBell()
+    try:
+        for _ in range(100_000):
+            bell.ring()
+        with trio.fail_after(30):
+            await bell.wait()
+    finally:
+        bell.close()

@@ -1,0 +1,194 @@
+"""Any history of opens, steps, grants and closes: nothing leaks, nobody is written over, no token changes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from drive import Drive, gone, prompt
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from toy_model import BREAKS_DECODE, BREAKS_READ, GIVES_NAN, ToyModel
+
+from strata.messages import (
+    ChunkRead,
+    Close,
+    Closed,
+    Decoded,
+    Grant,
+    Progress,
+    Sampling,
+    Seq,
+    SeqFailed,
+    Step,
+    Took,
+    Wants,
+)
+
+CHUNK, PAGE, PAGES = 16, 4, 400
+Ask = tuple[tuple[int, ...], Sampling]
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.9]),
+    seed=st.integers(0, 3),
+    frequency_penalty=st.sampled_from([0.0, 0.5]),
+    logit_bias=st.sampled_from([(), (), (), ((BREAKS_DECODE, 99.0),), ((GIVES_NAN, 99.0),)]),
+    ignore_eos=st.booleans(),
+    max_tokens=st.integers(1, 8),
+)
+tails = st.sampled_from([(), (), (), (BREAKS_READ,), (GIVES_NAN,)])
+
+
+def toy(workspaces: int) -> Drive:
+    return Drive(ToyModel(), chunk=CHUNK, page=PAGE, pages=PAGES, workspaces=workspaces)
+
+
+@cache
+def alone(ask: Ask) -> tuple[list[int], str | None]:
+    """The tokens and the error of a request that is alone in an engine."""
+    drive = toy(1)
+    drive.open(Seq(1), *ask)
+    drive.step(read=Seq(1))
+    drive.run()
+    return drive.tokens(Seq(1)), drive.error(Seq(1))
+
+
+class Walk(RuleBasedStateMachine):
+    """The dispatcher's side: it knows what it asked for and what it was told, and checks one against the other."""
+
+    @initialize(workspaces=st.integers(1, 3))
+    def start(self, workspaces: int) -> None:
+        self.drive = toy(workspaces)
+        self.workspaces = workspaces
+        self.asked: dict[Seq, Ask] = {}
+        self.live: set[Seq] = set()
+        self.told: list[Step] = []
+        self.in_force: Step | None = None
+        self.heard = 0
+
+    # -- what the dispatcher may do ---------------------------------------------------------------------------------
+
+    @rule(length=st.integers(1, 40), tail=tails, sampling=samplings)
+    def open(self, length: int, tail: tuple[int, ...], sampling: Sampling) -> None:
+        seq = Seq(len(self.asked) + 1)
+        self.asked[seq] = ((*prompt(seq, length), *tail), sampling)
+        self.live.add(seq)
+        self.drive.open(seq, *self.asked[seq], hold=0)
+
+    @rule(data=st.data(), tokens=st.integers(1, 30))
+    def grant(self, data: st.DataObject, tokens: int) -> None:
+        seq = data.draw(self._anybody())
+        if seq in self.live and len(self.drive.free) > tokens:
+            self.drive.grant(seq, tokens)
+        else:
+            self.drive.tell(Grant(seq, ()))
+
+    @rule(data=st.data(), late=st.integers(-3, 0), share=st.floats(0.1, 0.9), gap=st.sampled_from([0.0, 0.03]))
+    def step(self, data: st.DataObject, late: int, share: float, gap: float) -> None:
+        decode = data.draw(st.lists(self._anybody(), max_size=4))
+        read = data.draw(st.none() | self._anybody())
+        until = data.draw(st.none() | st.integers(1, 3).map(CHUNK.__mul__))
+        newest = max((step.n for step in self.told), default=0)
+        # Mostly a newer one; now and then one that comes late or twice.
+        n = newest + 1 if late > -3 else max(newest - 1, 0)
+        step = Step(n, tuple(decode), read, until, share, gap)
+        self.told.append(step)
+        self.drive.tell(step)
+
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        seq = data.draw(self._anybody())
+        self._hear()
+        self.drive.tell(Close(seq))
+        assert self.drive.facts[self.heard :] == ([Closed(seq)] if seq in self.live else [])
+        self._hear()
+
+    @rule(times=st.integers(1, 12))
+    def advance(self, times: int) -> None:
+        for _ in range(times):
+            self.drive.model.pages_written.clear()
+            owned = {seq: set(pages) for seq, pages in self.drive.held.items()}
+            heard = self.heard
+            self.drive.advance()
+            self._check_pages_written(owned, heard)
+            self._hear()
+
+    def _anybody(self) -> st.SearchStrategy[Seq]:
+        """Those that live, those that are gone, and one that never was."""
+        return st.integers(1, len(self.asked) + 1).map(Seq)
+
+    # -- what must hold ---------------------------------------------------------------------------------------------
+
+    def _check_pages_written(self, owned: dict[Seq, set[int]], heard: int) -> None:
+        """Only pages of those whose slice or row it was."""
+        ran = set()
+        for fact in self.drive.facts[heard:]:
+            if isinstance(fact, Decoded):
+                ran.update(row.seq for row in fact.rows)
+            elif isinstance(fact, Progress | ChunkRead | SeqFailed):
+                ran.add(fact.seq)
+        allowed = set().union(*(owned.get(seq, set()) for seq in ran))
+        assert self.drive.model.pages_written <= allowed
+
+    def _hear(self) -> None:
+        for fact in self.drive.facts[self.heard :]:
+            self._check(fact)
+            self.live.difference_update(gone(fact))
+        self.heard = len(self.drive.facts)
+
+    def _check(self, fact: object) -> None:
+        match fact:
+            case Took():
+                newest = max(step.n for step in self.told)
+                assert fact.n == newest
+                assert self.in_force is None or fact.n > self.in_force.n
+                self.in_force = next(step for step in self.told if step.n == fact.n)
+            case Decoded():
+                assert self.in_force is not None
+                assert fact.n == self.in_force.n
+                assert all(row.seq in self.live for row in fact.rows)
+                assert fact.seconds == 0 or {row.seq for row in fact.rows} <= self._allowed()
+            case Progress() | ChunkRead() | Wants():
+                assert fact.seq in self.live
+            case SeqFailed():
+                assert alone(self.asked[fact.seq])[1] is not None
+
+    def _allowed(self) -> set[Seq]:
+        assert self.in_force is not None
+        return {*self.in_force.decode, self.in_force.read}
+
+    @precondition(lambda self: hasattr(self, "drive"))
+    @invariant()
+    def nothing_leaks(self) -> None:
+        usage = self.drive.engine.usage()
+        assert usage.sequences == len(self.live)
+        assert usage.pages == sum(len(pages) for pages in self.drive.held.values())
+        assert usage.half_chunks + usage.workspaces_free == self.workspaces
+        assert usage.half_chunks == self.drive.model.open_reads
+
+    @precondition(lambda self: hasattr(self, "drive"))
+    @invariant()
+    def tokens_are_those_of_an_undisturbed_run(self) -> None:
+        for seq, ask in self.asked.items():
+            expected, error = alone(ask)
+            tokens = self.drive.tokens(seq)
+            assert tokens == expected[: len(tokens)]
+            assert not self.drive.ended(seq) or (tokens == expected and error is None)
+
+    def teardown(self) -> None:
+        """Whoever is left can be brought to its end, in any order."""
+        if not hasattr(self, "drive"):
+            return
+        for seq in sorted(self.live, reverse=True):
+            tokens, sampling = self.asked[seq]
+            self.drive.grant(seq, len(tokens) + sampling.max_tokens)
+            self.drive.tell(Step(len(self.told) + 1000 + len(self.asked) - seq, read=seq))
+            self.drive.run(lambda seq=seq: bool(self.drive.ended(seq) or self.drive.error(seq)))
+            assert (self.drive.tokens(seq), self.drive.error(seq)) == alone(self.asked[seq])
+        usage = self.drive.engine.usage()
+        assert (usage.sequences, usage.pages, usage.half_chunks) == (0, 0, 0)
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
