@@ -74,3 +74,15 @@ def follow(state: State, event: Event) -> State:
         return TABLE[state][event]
     except KeyError:
         raise IllegalTransition(f"a request that is {state} can't be {event}") from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    lines += [f'    state "{state}" as {state.name.lower()}' for state in State if state.parked]
+    lines.append(f"    [*] --> {State.QUEUED.name.lower()}: submitted")
+    for state, followers in TABLE.items():
+        for event, after in followers.items():
+            lines.append(f"    {state.name.lower()} --> {after.name.lower()}: {event}")
+    lines.append(f"    {State.DONE.name.lower()} --> [*]")
+    return "\n".join(lines)

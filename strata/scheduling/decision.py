@@ -1,0 +1,70 @@
+"""What the scheduler answers.  Frozen values, and nothing that acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from strata.messages import Grant, Seq, Step
+
+
+@frozen
+class Decision:
+    """What to tell the engine now: `closes` first, then `opens`, `grants` and `step`.
+
+    Empty where all stays as it is, so asking twice says nothing new.
+    """
+
+    step: Step | None = None
+    """None: the newest one stays."""
+    opens: tuple[Seq, ...] = ()
+    """These start now.  Their pages come as grants."""
+    grants: tuple[Grant, ...] = ()
+    closes: tuple[Seq, ...] = ()
+    wake_at: float | None = None
+    """Ask again at this time (monotonic seconds) even if nothing happens.  None: time alone changes nothing."""
+
+
+@frozen(kw_only=True)
+class Statistics:
+    """The scheduler at one time.  Counters (parks, resumes, ended, refused, tokens, seconds) only ever grow."""
+
+    at: float
+    """Monotonic seconds."""
+
+    states: Mapping[str, int]
+    """How many are in each state that somebody is in; `done` until their end was taken."""
+    running: int
+    max_running: int
+    queued: int
+    queued_tokens: int
+    blocked: int
+    """Queued, and was once first in rank and short of pages only."""
+    pages_total: int
+    pages_free: int
+    pages_held: int
+    pages_reserved: int
+    half_read: int
+    """Chunks begun and not complete, each in one of `workspaces`."""
+    workspaces: int
+    purses: Mapping[int, float]
+    """By priority (seconds)."""
+    steps: int
+    """Step messages so far."""
+    parks: Mapping[str, int]
+    """By reason."""
+    resumes: int
+    ended: Mapping[str, int]
+    """By outcome: completed, cancelled, failed."""
+    refused: Mapping[str, int]
+    """By reason: too long, overloaded."""
+    read_tokens: int
+    written_tokens: int
+    engine_s: float
+    longest_chunk_s: float
+    longest_step_s: float
+    give_way_count: int
+    give_way_s: float
+    """From sending a step that parks somebody to its being in force, in all."""
+    give_way_longest_s: float

@@ -1,0 +1,214 @@
+"""What is known of one request: its state, where it stands, and what was measured.  Decides nothing.
+
+Time comes in as an argument.  Nothing another request did changes what is written here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final
+
+from attrs import define, field
+
+from strata.config import SchedulerSettings
+from strata.messages import Figures, Seq
+from strata.scheduling.lifecycle import Change, Event, State, follow
+from strata.scheduling.order import Key
+
+Rank = tuple[int, float, int]
+"""Who is served first: the negative priority, arrival, number."""
+
+HISTORY: Final = 1000
+"""How many changes are kept: the first half shows how it began, the rest what it does now."""
+
+BY_EQUALS: Final = frozenset({"short", "purse"})
+"""Reasons to park for one of the same priority (R3)."""
+
+
+class History:
+    """The changes of a request; of more than HISTORY the first and the last half."""
+
+    __slots__ = ("_first", "_last")
+
+    def __init__(self) -> None:
+        self._first: list[Change] = []
+        self._last: deque[Change] = deque(maxlen=HISTORY - HISTORY // 2)
+
+    def add(self, change: Change) -> None:
+        if len(self._first) < HISTORY // 2:
+            self._first.append(change)
+        else:
+            self._last.append(change)
+
+    def all(self) -> tuple[Change, ...]:
+        return (*self._first, *self._last)
+
+
+@define(eq=False, kw_only=True)
+class Record:
+    """One request, from its submit to its end.  Positions are in tokens, times in monotonic seconds."""
+
+    seq: Seq
+    prompt_tokens: int
+    max_tokens: int
+    priority: int
+    arrived: float
+    named_max: bool
+    worst: int
+    """Pages that its prompt and its longest answer take."""
+    chunk_tokens: int
+
+    state: State = State.QUEUED
+    since: float = field(init=False)
+    """When it came into its state; of a queued one its arrival."""
+    position: int = 0
+    """Whole chunks read (tokens)."""
+    done: int = 0
+    total: int | None = None
+    """Slices of the chunk under way: done, and all of them if the engine has named them."""
+    chunk_before: tuple[int, int] | None = None
+    """Tokens and slices of the last whole chunk."""
+    written: int = 0
+    wants_since: float | None = None
+    """Since when it stands at the end of its pages."""
+
+    placed: int = 0
+    """The step message that started or last resumed it."""
+    slices: int = 0
+    """Slices and decode steps since that step came into force."""
+    short: bool = False
+    """Whether it was short when it last started or resumed (R4 asks)."""
+    may_pass: bool = True
+    """False once its turn was over (R3.3): a shorter one passes ahead but once."""
+
+    engine_s: float = 0.0
+    chunk_s: float = 0.0
+    """Engine time of the chunk under way."""
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    longest_gap_s: float = 0.0
+    parks: Counter[str] = field(factory=Counter)
+    resumes: int = 0
+    spent: dict[State, float] = field(factory=dict)
+    history: History = field(factory=History)
+
+    def __attrs_post_init__(self) -> None:
+        self.since = self.arrived
+
+    @property
+    def rank(self) -> Rank:
+        return (-self.priority, self.arrived, self.seq)
+
+    @property
+    def arrival_key(self) -> Key:
+        return (self.arrived, self.seq)
+
+    @property
+    def need_key(self) -> Key:
+        return (self.need, self.arrived, self.seq)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it still has some of its prompt to read."""
+        return self.state in (State.QUEUED, State.READING, State.PARKED_READING)
+
+    @property
+    def chunk_end(self) -> int:
+        return min(self.prompt_tokens, (self.position // self.chunk_tokens + 1) * self.chunk_tokens)
+
+    @property
+    def in_last_chunk(self) -> bool:
+        return self.chunk_end == self.prompt_tokens
+
+    @property
+    def need(self) -> int:
+        """Tokens still to read, the chunk under way counted by its slices; at least 1."""
+        left = self.prompt_tokens - self.position
+        if self.total:
+            left -= (self.chunk_end - self.position) * self.done // self.total
+        return max(1, left)
+
+    @property
+    def stands_at(self) -> int:
+        """Its position, with what is done of its chunk and what is written (tokens)."""
+        return self.prompt_tokens + self.written if not self.reads else self.prompt_tokens - self.need
+
+    @property
+    def slices_left(self) -> int | None:
+        """Slices of the chunk under way that are still to do, None if that is not known.
+
+        Until the engine names them they are those of the chunk before, by its length: never too many, as a chunk is
+        cut into tiles of rows.
+        """
+        if self.total is not None:
+            return self.total - self.done
+        if self.chunk_before is None:
+            return None
+        tokens, slices = self.chunk_before
+        return slices * (self.chunk_end - self.position) // tokens
+
+    @property
+    def parks_by_equals(self) -> int:
+        return sum(n for reason, n in self.parks.items() if reason in BY_EQUALS)
+
+    def length(self, settings: SchedulerSettings) -> int:
+        """Tokens that it is taken to have before it: `need` and the rest of its answer.
+
+        One that names no max_tokens is taken to write `expect_new_tokens`, and all that it may once it wrote those.
+        """
+        most = self.max_tokens
+        if not self.named_max and self.written < settings.expect_new_tokens:
+            most = min(most, settings.expect_new_tokens)
+        return (self.need if self.reads else 1) + most - self.written
+
+    def is_short(self, settings: SchedulerSettings) -> bool:
+        return self.length(settings) <= settings.short_tokens
+
+    def change(self, event: Event, reason: str, now: float) -> None:
+        """Follow the table.  Raises IllegalTransition."""
+        state = follow(self.state, event)
+        self.spent[self.state] = self.spent.get(self.state, 0.0) + now - self.since
+        self.state, self.since = state, now
+        if event is Event.PARKED:
+            self.parks[reason] += 1
+        elif event is Event.RESUMED:
+            self.resumes += 1
+        self.history.add(Change(state, now, reason))
+
+    def read(self, position: int) -> None:
+        """A chunk is complete, up to `position`."""
+        # A chunk of one slice has no heartbeat.
+        self.chunk_before = (position - self.position, self.total or 1)
+        self.position = position
+        self.done, self.total, self.chunk_s = 0, None, 0.0
+
+    def wrote(self, now: float) -> None:
+        """One more token of the answer has come."""
+        self.written += 1
+        if self.last_token_at is None:
+            self.first_token_at = now
+        else:
+            self.longest_gap_s = max(self.longest_gap_s, now - self.last_token_at)
+        self.last_token_at = now
+
+    def figures(self, now: float, *, ahead: int = 0) -> Figures:
+        spent = dict(self.spent)
+        if self.state is not State.DONE:
+            spent[self.state] = spent.get(self.state, 0.0) + now - self.since
+        return Figures(
+            state=str(self.state),
+            prompt_tokens=self.prompt_tokens,
+            read_tokens=self.position,
+            written_tokens=self.written,
+            ahead=ahead,
+            queue_s=spent.get(State.QUEUED, 0.0),
+            read_s=spent.get(State.READING, 0.0),
+            parked_s=spent.get(State.PARKED_READING, 0.0) + spent.get(State.PARKED_DECODING, 0.0),
+            decode_s=spent.get(State.DECODING, 0.0),
+            engine_s=self.engine_s,
+            ttft_s=None if self.first_token_at is None else self.first_token_at - self.arrived,
+            longest_gap_s=self.longest_gap_s,
+            total_s=sum(spent.values()),
+            parks=dict(self.parks),
+            resumes=self.resumes,
+        )

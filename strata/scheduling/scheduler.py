@@ -1,0 +1,440 @@
+"""Whose work runs next.  Knows every request's state, order and pages; no clock, no device, no client, no waiting.
+
+Facts and wishes come in, each with its time; `decide` says what the engine is to do now.  The rules are numbered as in
+docs/scheduling.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from strata.config import SchedulerSettings
+from strata.errors import IllegalTransition, Overloaded, PromptTooLong, StrataError
+from strata.messages import (
+    Cancelled,
+    ChunkRead,
+    Completed,
+    Decoded,
+    Ended,
+    Failed,
+    Figures,
+    Grant,
+    Outcome,
+    Progress,
+    Row,
+    Seq,
+    Step,
+)
+from strata.scheduling.decision import Decision, Statistics
+from strata.scheduling.lifecycle import Change, Event, State
+from strata.scheduling.pace import Pace
+from strata.scheduling.pages import Pages
+from strata.scheduling.purse import Purses
+from strata.scheduling.recent import Recent
+from strata.scheduling.record import Record
+from strata.scheduling.rows import Rows
+from strata.scheduling.rules import Move, View, lacks_only_pages, next_move, reader_should_stop
+from strata.scheduling.steps import Steps
+from strata.scheduling.waiting import Room, Waiting
+
+
+class Scheduler:
+    """One decision function over all requests (R1).
+
+    `pages` of `page_tokens` tokens are what the engine has allocated, `workspaces` how many half-done chunks it can
+    keep.  Times are monotonic seconds and never run backwards.
+    """
+
+    def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, workspaces: int = 2) -> None:
+        self._settings = settings
+        self._page_tokens = page_tokens
+        self._workspaces = workspaces
+        self._pages = Pages(pages)
+        self._waiting = Waiting()
+        self._rows = Rows(settings.max_running)
+        self._purses = Purses(share=settings.order_share, burst_s=settings.pass_burst_s)
+        self._pace = Pace()
+        self._steps = Steps(read_share=settings.read_share)
+        self._records: dict[Seq, Record] = {}
+        self._started: dict[Seq, Record] = {}
+        # Queued, and was once first in rank and short of pages only: since when.
+        self._blocked: dict[Seq, float] = {}
+        self._closes: list[Seq] = []
+        self._ended: dict[Seq, tuple[Record, Outcome]] = {}
+        self._taken: dict[Seq, Record] = {}
+        self._past = Recent()
+        self._withdrawn = Recent()
+        self._parks: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._resumes = 0
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._rows} {self._waiting} {self._pages} {self._steps}>"
+
+    # -- requests come and go ---------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        seq: Seq,
+        *,
+        prompt_tokens: int,
+        max_tokens: int,
+        priority: int,
+        arrived: float,
+        named_max: bool,
+        now: float,
+    ) -> None:
+        """Queue a request.  One that was withdrawn before is dropped without a word (R9).
+
+        Raises PromptTooLong if it could never fit, Overloaded if the queue is full (R6).
+        """
+        if self._withdrawn.discard(seq):
+            self._past.add(seq)
+            return
+        if seq in self._records or seq in self._past:
+            raise IllegalTransition(f"sequence {seq} can't be submitted twice")
+        worst = self._pages_for(prompt_tokens + max_tokens)
+        try:
+            self._refuse_what_never_fits(worst, prompt_tokens, max_tokens)
+            self._refuse_beyond_the_queue(prompt_tokens)
+        except StrataError:
+            self._past.add(seq)
+            raise
+        record = Record(
+            seq=seq,
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            priority=priority,
+            arrived=arrived,
+            named_max=named_max,
+            worst=worst,
+            chunk_tokens=self._settings.chunk_tokens,
+        )
+        record.history.add(Change(State.QUEUED, now, "submitted"))
+        self._records[seq] = record
+        self._waiting.add(record)
+
+    def withdraw(self, seq: Seq, outcome: Outcome, now: float) -> bool:
+        """Forget a request in whatever state, also before its submit; whether it ended now (R9)."""
+        record = self._records.get(seq)
+        if record is None:
+            if seq not in self._past:
+                self._withdrawn.add(seq)
+            return False
+        if record.state is not State.QUEUED:
+            self._closes.append(seq)
+        self._end(record, outcome, now)
+        return True
+
+    def take_ended(self) -> tuple[Ended, ...]:
+        """The requests that ended since the last call, each once.
+
+        Their figures and history can still be asked for until the next call; then they are forgotten.
+        """
+        ended = tuple(
+            Ended(seq, outcome, record.figures(record.since)) for seq, (record, outcome) in self._ended.items()
+        )
+        self._taken = {seq: record for seq, (record, _) in self._ended.items()}
+        self._ended.clear()
+        return ended
+
+    # -- facts from the engine --------------------------------------------------------------------------------------
+
+    def took(self, n: int, now: float) -> None:
+        self._steps.took(n, now)
+
+    def progressed(self, fact: Progress, now: float) -> None:
+        record = self._started.get(fact.seq)
+        if record is None or not record.reads:
+            return
+        self._sliced(record, fact.seconds, now)
+        parked = self._unfile(record)
+        record.done, record.total = fact.done, fact.total
+        if parked:
+            self._waiting.add(record)
+
+    def chunk_read(self, fact: ChunkRead, now: float) -> None:
+        record = self._started.get(fact.seq)
+        if record is None or not record.reads:
+            return
+        self._sliced(record, fact.seconds, now)
+        parked = self._unfile(record)
+        self._pace.read_tokens += fact.position - record.position
+        record.read(fact.position)
+        if record.position >= record.prompt_tokens:
+            record.change(Event.PROMPT_READ, "prompt read", now)
+            if not parked:
+                self._rows.joined(record)
+        if parked:
+            self._waiting.add(record)
+
+    def decoded(self, fact: Decoded, now: float) -> tuple[Row, ...]:
+        """The rows that count: those of requests that are still here.  One that has `ended` completes its request."""
+        if fact.rows:
+            self._pace.stepped(fact.seconds)
+        part = fact.seconds / max(1, len(fact.rows))
+        counted = tuple(row for row in fact.rows if row.seq in self._started)
+        for row in counted:
+            record = self._started[row.seq]
+            # With several rows only reading is paid for (R2): answers share each step.
+            if self._rows.one:
+                self._pay(record, part, now)
+            self._ran(record, part)
+            record.wrote(now)
+            self._pace.written_tokens += 1
+            if row.ended is not None:
+                self._end(record, Completed(row.ended), now)
+        return counted
+
+    def wants(self, seq: Seq, now: float) -> None:
+        """It stands at the end of its pages."""
+        if (record := self._started.get(seq)) is not None:
+            record.wants_since = now
+
+    def failed(self, seq: Seq, error: StrataError, now: float) -> None:
+        """The engine could not go on with this one, and has closed it."""
+        if (record := self._started.get(seq)) is not None:
+            self._end(record, Failed(error), now)
+
+    def died(self, error: StrataError, now: float) -> None:
+        """The engine is gone: all that had state in it fail; queued ones stay for the next (R10).
+
+        Ask for no decision until there is one.
+        """
+        for record in list(self._started.values()):
+            self._end(record, Failed(error), now)
+        self._closes.clear()
+        self._steps.forget()
+
+    # -- the decision -----------------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> Decision:
+        """What the engine is to do from its next boundary on.  Asking again changes nothing (R1)."""
+        opens, parks = self._arrange(now)
+        closes, self._closes = tuple(self._closes), []
+        grants = tuple(grant for record in self._rows if (grant := self._grant(record)) is not None)
+        step = self._steps.say(self._step(now), parks=parks, now=now)
+        # Nothing that is decided by the rules so far changes by time alone: that somebody was passed for `bypass_s`
+        # only keeps others from starting, and they start when something happened.
+        return Decision(step=step, opens=opens, grants=grants, closes=closes, wake_at=None)
+
+    def _arrange(self, now: float) -> tuple[tuple[Seq, ...], bool]:
+        """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
+        opens: list[Seq] = []
+        parks = False
+        while True:
+            view = self._view(now)
+            if (blocked := lacks_only_pages(view)) is not None:
+                self._blocked.setdefault(blocked.seq, now)
+            if (move := next_move(view)) is None:
+                return tuple(opens), parks
+            if move.starts.state is State.QUEUED:
+                opens.append(move.starts.seq)
+            parks = parks or move.parks is not None
+            self._make(move, now)
+
+    def _make(self, move: Move, now: float) -> None:
+        if (parks := move.parks) is not None:
+            self._rows.leave(parks)
+            parks.change(Event.PARKED, move.reason, now)
+            parks.may_pass = parks.may_pass and move.reason != "purse"
+            self._parks[move.reason] += 1
+            self._waiting.add(parks)
+        starts = move.starts
+        self._waiting.remove(starts)
+        if starts.state is State.QUEUED:
+            self._pages.reserve(starts.seq, starts.worst)
+            self._started[starts.seq] = starts
+            self._blocked.pop(starts.seq, None)
+            starts.change(Event.STARTED, move.reason, now)
+        else:
+            starts.change(Event.RESUMED, move.reason, now)
+            self._resumes += 1
+        starts.placed, starts.slices = self._steps.next_n, 0
+        starts.short = starts.is_short(self._settings)
+        self._rows.take(starts)
+
+    def _step(self, now: float) -> Step:
+        reader = self._rows.reader
+        return Step(
+            0,
+            decode=tuple(record.seq for record in self._rows.answers),
+            read=None if reader is None else reader.seq,
+            read_until=None if reader is None else self._read_until(reader, now),
+            read_share=self._settings.read_share,
+            gap_s=self._settings.decode_gap_s if reader is not None and reader.short else 0.0,
+        )
+
+    def _read_until(self, reader: Record, now: float) -> int | None:
+        """Where the reader is to stop by itself, so that it gives way at the end of a chunk (`preempt = chunk`).
+
+        While a step that says so is on its way, only the engine knows which chunk it will meet: that one stays.
+        """
+        if not reader_should_stop(self._view(now)):
+            return None
+        until = self._steps.will_end(reader.seq) or reader.chunk_end
+        return None if until >= reader.prompt_tokens else until
+
+    def _grant(self, record: Record) -> Grant | None:
+        """Pages up to the end of the chunk after this one; for an answer one page more than its next token needs."""
+        if record.reads:
+            end = min(record.prompt_tokens, record.chunk_end + record.chunk_tokens)
+            goal = self._pages_for(end) + (end == record.prompt_tokens)
+        else:
+            goal = self._pages_for(record.prompt_tokens + record.written) + 1
+        held = self._pages.count(record.seq)
+        if record.wants_since is not None:
+            goal, record.wants_since = max(goal, held + 1), None
+        number = min(goal, record.worst) - held
+        return Grant(record.seq, self._pages.grant(record.seq, number)) if number > 0 else None
+
+    # -- what can be seen -------------------------------------------------------------------------------------------
+
+    def figures(self, seq: Seq, now: float) -> Figures | None:
+        """What was measured of a request so far; None if it isn't known here."""
+        record = self._find(seq)
+        if record is None:
+            return None
+        return record.figures(now, ahead=self._ahead(record))
+
+    def history(self, seq: Seq) -> tuple[Change, ...]:
+        record = self._find(seq)
+        return () if record is None else record.history.all()
+
+    def statistics(self, now: float) -> Statistics:
+        states = Counter({str(State.QUEUED): self._waiting.queued, str(State.DONE): len(self._ended)})
+        states.update(str(record.state) for record in self._started.values())
+        return Statistics(
+            at=now,
+            states={state: n for state, n in states.items() if n},
+            running=len(self._rows),
+            max_running=self._rows.limit,
+            queued=self._waiting.queued,
+            queued_tokens=self._waiting.queued_tokens,
+            blocked=len(self._blocked),
+            pages_total=self._pages.total,
+            pages_free=self._pages.free,
+            pages_held=self._pages.held,
+            pages_reserved=self._pages.reserved,
+            half_read=sum(1 for record in self._started.values() if record.reads and record.done),
+            workspaces=self._workspaces,
+            purses=dict(self._purses.all),
+            steps=self._steps.newest.n,
+            parks=dict(self._parks),
+            resumes=self._resumes,
+            ended=dict(self._outcomes),
+            refused=dict(self._refused),
+            read_tokens=self._pace.read_tokens,
+            written_tokens=self._pace.written_tokens,
+            engine_s=self._pace.engine_s,
+            longest_chunk_s=self._pace.longest_chunk_s,
+            longest_step_s=self._pace.longest_step_s,
+            give_way_count=self._steps.give_way.count,
+            give_way_s=self._steps.give_way.total_s,
+            give_way_longest_s=self._steps.give_way.longest_s,
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _pages_for(self, tokens: int) -> int:
+        return -(-tokens // self._page_tokens)
+
+    def _refuse_what_never_fits(self, worst: int, prompt_tokens: int, max_tokens: int) -> None:
+        if worst <= self._pages.total:
+            return
+        self._refused["too long"] += 1
+        tokens, limit = prompt_tokens + max_tokens, self._pages.total * self._page_tokens
+        raise PromptTooLong(
+            f"the prompt has {prompt_tokens} tokens and its answer may have {max_tokens}, {tokens} together; "
+            f"all pages hold {limit}",
+            tokens=tokens,
+            limit=limit,
+        )
+
+    def _refuse_beyond_the_queue(self, prompt_tokens: int) -> None:
+        queued, tokens = self._waiting.queued, self._waiting.queued_tokens
+        # A single prompt is never too much for an empty queue.
+        too_many = queued >= self._settings.max_queued
+        too_much = queued > 0 and tokens + prompt_tokens > self._settings.max_queued_tokens
+        if too_many or too_much:
+            self._refused["overloaded"] += 1
+            raise Overloaded(
+                f"{queued} requests with {tokens} tokens are queued already",
+                retry_after_s=self._pace.retry_after_s(tokens),
+            )
+
+    def _find(self, seq: Seq) -> Record | None:
+        record = self._records.get(seq) or self._taken.get(seq)
+        if record is None and seq in self._ended:
+            record, _ = self._ended[seq]
+        return record
+
+    def _ahead(self, record: Record) -> int:
+        if record.state is not State.QUEUED:
+            return 0
+        return self._waiting.before(record) + sum(1 for r in self._started.values() if r.rank < record.rank)
+
+    def _view(self, now: float) -> View:
+        reader = self._rows.reader
+        at_end = reader is not None and not reader.done and self._steps.ends_at(reader.seq, reader.position)
+        return View(self._settings, self._rows, self._waiting, self._purses, self._room(now), at_end)
+
+    def _room(self, now: float) -> Room:
+        pages = self._pages.room
+        # Once it fits it waits like all others, and only its purse says who may pass.
+        passed = (
+            blocked.rank
+            for seq, since in self._blocked.items()
+            if now - since >= self._settings.bypass_s and (blocked := self._records[seq]).worst > pages
+        )
+        return Room(pages, before=min(passed, default=None))
+
+    def _unfile(self, record: Record) -> bool:
+        """Take it out of those that wait, if it does: what it is filed under changes."""
+        if record not in self._waiting:
+            return False
+        self._waiting.remove(record)
+        return True
+
+    def _sliced(self, record: Record, seconds: float, now: float) -> None:
+        self._pay(record, seconds, now)
+        self._ran(record, seconds)
+        record.chunk_s += seconds
+        self._pace.read_for(seconds, chunk_s=record.chunk_s)
+
+    def _ran(self, record: Record, seconds: float) -> None:
+        record.engine_s += seconds
+        if self._steps.has_begun(record.placed):
+            record.slices += 1
+
+    def _pay(self, record: Record, seconds: float, now: float) -> None:
+        """The purse's account of engine time (R2)."""
+        if self._view(now).oldest(record.priority) is record:
+            self._purses.earn(record.priority, seconds)
+        else:
+            overrun_s = self._pace.overrun_s(self._settings.finish_tokens)
+            self._purses.spend(record.priority, seconds, overrun_s=overrun_s)
+
+    def _end(self, record: Record, outcome: Outcome, now: float) -> None:
+        if not self._unfile(record):
+            self._rows.leave(record)
+        # Its pages are free at once: messages are handled in order, so the next owner's come after its close.
+        self._pages.release(record.seq)
+        self._started.pop(record.seq, None)
+        self._blocked.pop(record.seq, None)
+        record.change(Event.ENDED, _reason(outcome), now)
+        del self._records[record.seq]
+        self._past.add(record.seq)
+        self._ended[record.seq] = (record, outcome)
+        self._outcomes[type(outcome).__name__.lower()] += 1
+
+
+def _reason(outcome: Outcome) -> str:
+    match outcome:
+        case Completed(reason):
+            return reason
+        case Cancelled(by):
+            return f"cancelled by {by}"
+        case Failed(error):
+            return f"failed: {error}"

@@ -1,0 +1,84 @@
+"""Which step message the engine follows.  Knows what was sent and what was taken up; not why.
+
+A step that says what the newest one said is not sent again.  Facts come in order: what follows `Took(n)` happened
+under step n or a newer one.
+"""
+
+from __future__ import annotations
+
+import attrs
+from attrs import define, frozen
+
+from strata.messages import Seq, Step
+
+
+@frozen
+class _Sent:
+    step: Step
+    at: float
+    parks: bool
+
+
+@define
+class GiveWay:
+    """How long it took from a step that parks somebody to its being in force (seconds)."""
+
+    count: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_s += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+
+class Steps:
+    def __init__(self, *, read_share: float) -> None:
+        self._nothing = Step(0, read_share=read_share)
+        self.newest = self._nothing
+        self.in_force = self.newest
+        self.give_way = GiveWay()
+        self._on_its_way: dict[int, _Sent] = {}
+
+    def __repr__(self) -> str:
+        return f"<Steps {self.in_force.n} of {self.newest.n} in force>"
+
+    @property
+    def next_n(self) -> int:
+        """The number that the next step will have."""
+        return self.newest.n + 1
+
+    def has_begun(self, n: int) -> bool:
+        """Whether step n, or a newer one, is in force."""
+        return self.in_force.n >= n
+
+    def say(self, step: Step, *, parks: bool, now: float) -> Step | None:
+        """The step, numbered, if it differs from the newest; `step.n` does not matter."""
+        if attrs.evolve(step, n=self.newest.n) == self.newest:
+            return None
+        self.newest = attrs.evolve(step, n=self.next_n)
+        self._on_its_way[self.newest.n] = _Sent(self.newest, now, parks)
+        return self.newest
+
+    def took(self, n: int, now: float) -> None:
+        if (sent := self._on_its_way.get(n)) is None:
+            return
+        self.in_force = sent.step
+        for older in [m for m in self._on_its_way if m <= n]:
+            past = self._on_its_way.pop(older)
+            if past.parks:
+                self.give_way.add(now - past.at)
+
+    def ends_at(self, seq: Seq, position: int) -> bool:
+        """Whether the step in force lets this one read up to just here."""
+        return self.in_force.read == seq and self.in_force.read_until == position
+
+    def will_end(self, seq: Seq) -> int | None:
+        """Where this one's read will end by a step that the engine has not taken yet."""
+        return self.newest.read_until if self._on_its_way and self.newest.read == seq else None
+
+    def forget(self) -> None:
+        """The engine is gone, and what it was told.  Numbers go on."""
+        self.newest = self.in_force = attrs.evolve(self._nothing, n=self.newest.n)
+        self._on_its_way.clear()

@@ -1,0 +1,171 @@
+"""Who waits, in the order of R2: by priority, then by arrival or by need.  Knows no rule of who may pass whom.
+
+Keys are static while a request waits, so that a look costs the logarithm of how many wait, and the passing of time
+costs nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from operator import neg
+from typing import Final
+
+from attrs import define, field, frozen
+
+from strata.messages import Seq
+from strata.scheduling.lifecycle import State
+from strata.scheduling.order import Key, Ordered
+from strata.scheduling.record import Rank, Record
+
+
+@frozen
+class Room:
+    """What a queued request must fit into to start; one that is parked has its place already."""
+
+    pages: float
+    """Beside the worst cases of all that have started."""
+    before: Rank | None = None
+    """Only who ranks at least so may start: somebody was passed for long enough (`bypass_s`)."""
+
+
+ANY_ROOM: Final = Room(float("inf"))
+
+
+@define
+class _Level:
+    """Those of one priority."""
+
+    queued: Ordered = field(factory=Ordered)
+    queued_by_need: Ordered = field(factory=Ordered)
+    reads: Ordered = field(factory=Ordered)
+    """Parked, with some of the prompt to read."""
+    reads_by_need: Ordered = field(factory=Ordered)
+    """Queued and parked ones that may pass are found by need; who was sent back once is not here."""
+    answers: Ordered = field(factory=Ordered)
+    """Parked, with the prompt read."""
+
+    def __len__(self) -> int:
+        return len(self.queued) + len(self.reads) + len(self.answers)
+
+
+class Waiting:
+    """All that are queued or parked."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, _Level] = {}
+        self._priorities: list[int] = []
+        self._records: dict[Seq, Record] = {}
+        # A parked read's need can still shrink while its park is on its way to the engine.
+        self._filed: dict[Seq, Key] = {}
+        self.queued = 0
+        self.queued_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, record: Record) -> bool:
+        return record.seq in self._records
+
+    def __repr__(self) -> str:
+        return f"<Waiting {self.queued} queued, {len(self) - self.queued} parked>"
+
+    @property
+    def priorities(self) -> Sequence[int]:
+        """Those at which somebody waits, the highest first."""
+        return self._priorities
+
+    def add(self, record: Record) -> None:
+        level = self._level(record.priority)
+        self._records[record.seq] = record
+        match record.state:
+            case State.QUEUED:
+                level.queued.add(record.arrival_key, record.worst)
+                self._file(record, level.queued_by_need, record.worst)
+                self.queued += 1
+                self.queued_tokens += record.prompt_tokens
+            case State.PARKED_READING:
+                level.reads.add(record.arrival_key, 0)
+                if record.may_pass:
+                    self._file(record, level.reads_by_need, 0)
+            case _:
+                level.answers.add(record.arrival_key, 0)
+
+    def remove(self, record: Record) -> None:
+        """Must be called before its state changes."""
+        level = self._levels[record.priority]
+        del self._records[record.seq]
+        need_key = self._filed.pop(record.seq, None)
+        match record.state:
+            case State.QUEUED:
+                level.queued.remove(record.arrival_key)
+                self.queued -= 1
+                self.queued_tokens -= record.prompt_tokens
+            case State.PARKED_READING:
+                level.reads.remove(record.arrival_key)
+            case _:
+                level.answers.remove(record.arrival_key)
+        if need_key is not None:
+            (level.queued_by_need if record.state is State.QUEUED else level.reads_by_need).remove(need_key)
+        if not level:
+            del self._levels[record.priority]
+            self._priorities.remove(record.priority)
+
+    def head(self, priority: int) -> Record | None:
+        """The oldest that is queued, whether it fits or not."""
+        level = self._levels.get(priority)
+        return None if level is None else self._record(level.queued.first(ANY_ROOM.pages))
+
+    def oldest(self, priority: int, room: Room, *, reads: bool = True, answers: bool = True) -> Record | None:
+        """The oldest that could run: of those that have to read, of the parked answers, or of both."""
+        level = self._levels.get(priority)
+        if level is None:
+            return None
+        found: list[Record | None] = []
+        if reads:
+            found.append(self._admitted(level.queued, room))
+            found.append(self._record(level.reads.first(0)))
+        if answers:
+            found.append(self._record(level.answers.first(0)))
+        return min((r for r in found if r is not None), key=_by_arrival, default=None)
+
+    def shortest(self, priority: int, room: Room) -> Record | None:
+        """Of those that have to read and may pass, and could run, the one with the least to read."""
+        level = self._levels.get(priority)
+        if level is None:
+            return None
+        found = self._admitted(level.queued_by_need, room), self._record(level.reads_by_need.first(0))
+        return min((r for r in found if r is not None), key=_by_need, default=None)
+
+    def before(self, record: Record) -> int:
+        """How many queued ones rank before this queued one."""
+        higher = (p for p in self._priorities if p > record.priority)
+        level = self._levels[record.priority]
+        return sum(len(self._levels[p].queued) for p in higher) + level.queued.before(record.arrival_key)
+
+    def _level(self, priority: int) -> _Level:
+        if priority not in self._levels:
+            self._levels[priority] = _Level()
+            insort(self._priorities, priority, key=neg)
+        return self._levels[priority]
+
+    def _file(self, record: Record, by_need: Ordered, size: int) -> None:
+        key = self._filed[record.seq] = record.need_key
+        by_need.add(key, size)
+
+    def _admitted(self, queued: Ordered, room: Room) -> Record | None:
+        record = self._record(queued.first(room.pages))
+        if record is None or room.before is None or record.rank <= room.before:
+            return record
+        return None
+
+    def _record(self, key: Key | None) -> Record | None:
+        return None if key is None else self._records[Seq(int(key[-1]))]
+
+
+def _by_arrival(record: Record) -> Key:
+    return record.arrival_key
+
+
+def _by_need(record: Record) -> Key:
+    return record.need_key

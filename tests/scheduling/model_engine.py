@@ -1,0 +1,434 @@
+"""A small honest engine, and the desk between it and the scheduler.  For the tests of this room only.
+
+The engine obeys the messages of `strata.messages` with made-up work in made-up time, and finds fault with any that
+break the protocol.  Messages cross: it can be deaf for a few boundaries, and what it says lies in `facts` until the
+desk hears it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from strata.config import SchedulerSettings
+from strata.errors import SequenceFailed, StrataError
+from strata.messages import (
+    Cancelled,
+    ChunkRead,
+    Close,
+    Decoded,
+    Ended,
+    FromEngine,
+    Grant,
+    Open,
+    Outcome,
+    Progress,
+    Row,
+    Sampling,
+    Seq,
+    SeqFailed,
+    Step,
+    ToEngine,
+    Took,
+    Wants,
+)
+from strata.scheduling import Decision, Scheduler
+
+
+@frozen(kw_only=True)
+class Work:
+    """What the engine's work costs (seconds), and how it is cut."""
+
+    chunk_tokens: int = 64
+    page_tokens: int = 16
+    slices: int = 4
+    """Of each chunk."""
+    token_s: float = 0.001
+    """To read one token."""
+    step_s: float = 0.02
+    """Of each decode step."""
+    workspaces: int = 2
+
+    def slice_s(self, tokens: int) -> float:
+        return tokens * self.token_s / self.slices
+
+    def read_s(self, prompt: int) -> float:
+        return prompt * self.token_s
+
+    def alone_s(self, prompt: int, written: int) -> float:
+        """Engine time of a whole request; the first token comes with the prompt's last chunk."""
+        return self.read_s(prompt) + (written - 1) * self.step_s
+
+
+@define(eq=False)
+class Sequence:
+    seq: Seq
+    prompt: int
+    max_tokens: int
+    answer: int
+    pages: list[int] = field(factory=list)
+    position: int = 0
+    done: int = 0
+    written: int = 0
+    ran: int = 0
+    """Slices and steps since a step let it run."""
+    wanted: bool = False
+
+    @property
+    def unread(self) -> bool:
+        return self.position < self.prompt
+
+
+class ModelEngine:
+    """Reads, decodes and answers as an engine must, one slice or step at each `advance`."""
+
+    def __init__(self, work: Work, *, pages: int, finishes_chunks: bool = False) -> None:
+        self.work = work
+        self.finishes_chunks = finishes_chunks
+        """Whether a half-done chunk is finished though `read_until` lies before it; engines may do either."""
+        self.total_pages = pages
+        self.now = 0.0
+        self.deaf = 0
+        self.inbox: deque[ToEngine] = deque()
+        self.facts: deque[FromEngine] = deque()
+        self.sequences: dict[Seq, Sequence] = {}
+        self.answers: dict[Seq, int] = {}
+        """How long each answer would be by itself (tokens)."""
+        self.step = Step(0)
+        self.parked_in_chunk: list[Seq] = []
+        """Those that a step took off in the middle of a chunk."""
+        self.busy_s = 0.0
+        self._next: Step | None = None
+        self._owner: dict[int, Seq] = {}
+        self._credit = 0.0
+        self._last_reader: Seq | None = None
+
+    def tell(self, message: ToEngine) -> None:
+        self.inbox.append(message)
+
+    def advance(self) -> bool:
+        """One slice or one decode step; False if there is nothing to do."""
+        if self.deaf > 0:
+            self.deaf -= 1
+        else:
+            self._listen()
+        if self._work():
+            return True
+        self.deaf = 0
+        self._listen()
+        return self._work()
+
+    def fail(self, seq: Seq) -> bool:
+        if seq not in self.sequences:
+            return False
+        self._forget(seq)
+        self.facts.append(SeqFailed(seq, "overflow"))
+        return True
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while self.inbox:
+            match self.inbox.popleft():
+                case Open(seq, tokens, sampling, pages, known):
+                    assert seq not in self.sequences, "opened twice"
+                    assert not pages, "pages come as grants"
+                    assert not known, "nothing is cached"
+                    self.sequences[seq] = Sequence(seq, len(tokens), sampling.max_tokens, self.answers[seq])
+                case Grant(seq, pages):
+                    self._grant(seq, pages)
+                case Close(seq):
+                    self._forget(seq)
+                case Step() as step:
+                    assert step.n > (self._next or self.step).n, "steps are numbered upwards"
+                    self._next = step
+                case other:
+                    raise AssertionError(f"{other} is not for this engine")
+        if self._next is not None and self._unfinished() is None:
+            self._take(self._next)
+
+    def _grant(self, seq: Seq, pages: tuple[int, ...]) -> None:
+        sequence = self.sequences.get(seq)
+        if sequence is None:
+            return
+        for page in pages:
+            assert 0 <= page < self.total_pages, "there is no such page"
+            assert page not in self._owner, f"page {page} belongs to {self._owner[page]}"
+            self._owner[page] = seq
+        sequence.pages.extend(pages)
+        sequence.wanted = False
+
+    def _forget(self, seq: Seq) -> None:
+        sequence = self.sequences.pop(seq, None)
+        for page in sequence.pages if sequence is not None else ():
+            del self._owner[page]
+
+    def _unfinished(self) -> Sequence | None:
+        """Whose half-done chunk must be finished first, for the workspace that the next step's reader needs."""
+        assert self._next is not None
+        reader = self.sequences.get(self._next.read) if self._next.read is not None else None
+        if reader is None or not reader.unread or reader.done:
+            return None
+        half_read = [s for s in self.sequences.values() if s.done]
+        if len(half_read) < self.work.workspaces:
+            return None
+        return next((s for s in half_read if s.seq == self._last_reader), half_read[-1])
+
+    def _take(self, step: Step) -> None:
+        allowed, before = _allowed(step), _allowed(self.step)
+        for seq in before - allowed:
+            if (sequence := self.sequences.get(seq)) is not None:
+                assert sequence.ran, f"sequence {seq} ran for less than a slice"
+                if sequence.done:
+                    self.parked_in_chunk.append(seq)
+        for seq in allowed - before:
+            if seq in self.sequences:
+                self.sequences[seq].ran = 0
+        self.step, self._next = step, None
+        if step.read is not None:
+            self._last_reader = step.read
+        self.facts.append(Took(step.n))
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> bool:
+        answers = [s for s in self._allowed() if not s.unread and self._has(s, s.prompt + s.written)]
+        reader = (None if self._next is None else self._unfinished()) or self._reader()
+        if reader is None or not answers:
+            self._credit = 0.0
+        if reader is not None and (not answers or self._credit > 0):
+            seconds = self._read(reader)
+            self._credit -= seconds if answers else 0.0
+        elif answers:
+            self._decode(answers)
+        else:
+            return False
+        return True
+
+    def _allowed(self) -> list[Sequence]:
+        return [self.sequences[seq] for seq in sorted(_allowed(self.step)) if seq in self.sequences]
+
+    def _reader(self) -> Sequence | None:
+        reader = self.sequences.get(self.step.read) if self.step.read is not None else None
+        if reader is None or not reader.unread:
+            return None
+        until = self.step.read_until
+        if until is not None and reader.position >= until and not (reader.done and self.finishes_chunks):
+            return None
+        return reader if self._has(reader, self._chunk_end(reader)) else None
+
+    def _chunk_end(self, sequence: Sequence) -> int:
+        chunk = self.work.chunk_tokens
+        return min(sequence.prompt, (sequence.position // chunk + 1) * chunk)
+
+    def _has(self, sequence: Sequence, tokens: int) -> bool:
+        """Whether its pages hold so many tokens; it says so once if they don't."""
+        if len(sequence.pages) * self.work.page_tokens >= tokens:
+            return True
+        if not sequence.wanted:
+            sequence.wanted = True
+            self.facts.append(Wants(sequence.seq))
+        return False
+
+    def _spend(self, seconds: float) -> None:
+        self.now += seconds
+        self.busy_s += seconds
+
+    def _read(self, sequence: Sequence) -> float:
+        end = self._chunk_end(sequence)
+        assert len(sequence.pages) * self.work.page_tokens >= end, "a chunk is written to pages that it has"
+        seconds = self.work.slice_s(end - sequence.position)
+        self._spend(seconds)
+        sequence.done += 1
+        sequence.ran += 1
+        if sequence.done < self.work.slices:
+            chunk = sequence.position // self.work.chunk_tokens
+            self.facts.append(Progress(sequence.seq, chunk, sequence.done, self.work.slices, seconds))
+            return seconds
+        sequence.position, sequence.done = end, 0
+        self.facts.append(ChunkRead(sequence.seq, end, seconds))
+        if not sequence.unread:
+            self.facts.append(Decoded(self.step.n, (self._row(sequence),), 0.0))
+        return seconds
+
+    def _decode(self, answers: list[Sequence]) -> None:
+        seconds = self.work.step_s
+        self._spend(seconds)
+        share = self.step.read_share
+        self._credit = min(self._credit, 0.0) + max(seconds * share / (1 - share), self.step.gap_s)
+        for sequence in answers:
+            sequence.ran += 1
+        self.facts.append(Decoded(self.step.n, tuple(self._row(s) for s in answers), seconds))
+
+    def _row(self, sequence: Sequence) -> Row:
+        sequence.written += 1
+        ended: Literal["stop", "length"] | None = None
+        if sequence.written == sequence.answer:
+            ended = "stop"
+        elif sequence.written == sequence.max_tokens:
+            ended = "length"
+        if ended is not None:
+            self._forget(sequence.seq)
+        return Row(sequence.seq, sequence.written, ended)
+
+
+def _allowed(step: Step) -> set[Seq]:
+    return {*step.decode, *([] if step.read is None else [step.read])}
+
+
+@frozen(kw_only=True)
+class Asked:
+    """A request as a test asked for it."""
+
+    prompt: int
+    max_tokens: int
+    priority: int
+    arrived: float
+
+
+class Desk:
+    """Plays the dispatcher: hears the engine, asks the scheduler, and tells the engine what it decided."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        work: Work | None = None,
+        *,
+        pages: int = 1000,
+        finishes_chunks: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.work = work or Work(chunk_tokens=settings.chunk_tokens)
+        self.pages = pages
+        self.scheduler = Scheduler(
+            settings, pages=pages, page_tokens=self.work.page_tokens, workspaces=self.work.workspaces
+        )
+        self.engine = ModelEngine(self.work, pages=pages, finishes_chunks=finishes_chunks)
+        self.asked: dict[Seq, Asked] = {}
+        self.live: dict[Seq, Asked] = {}
+        """Those of them that have not ended."""
+        self.ended: dict[Seq, Ended] = {}
+        self.order: list[tuple[str, Seq]] = []
+        """What became of whom, in order: `parked`, `reading`, ..."""
+        self.tokens: dict[Seq, list[int]] = {}
+        self.steps: list[Step] = []
+        self._seen: dict[Seq, int] = {}
+        self._numbers = iter(range(1, 1_000_000))
+
+    @property
+    def now(self) -> float:
+        return self.engine.now
+
+    def number(self) -> Seq:
+        return Seq(next(self._numbers))
+
+    def submit(
+        self,
+        prompt: int,
+        max_tokens: int = 40,
+        *,
+        answer: int | None = None,
+        priority: int = 0,
+        arrived: float | None = None,
+        named_max: bool = True,
+        seq: Seq | None = None,
+    ) -> Seq:
+        """Queue a request and decide.  `answer`: how long its answer would be by itself."""
+        seq = self.number() if seq is None else seq
+        arrived = self.now if arrived is None else arrived
+        self.scheduler.submit(
+            seq,
+            prompt_tokens=prompt,
+            max_tokens=max_tokens,
+            priority=priority,
+            arrived=arrived,
+            named_max=named_max,
+            now=self.now,
+        )
+        self.engine.answers[seq] = answer or max_tokens
+        if self.scheduler.figures(seq, self.now) is not None:
+            asked = Asked(prompt=prompt, max_tokens=max_tokens, priority=priority, arrived=arrived)
+            self.asked[seq] = self.live[seq] = asked
+        self.decide()
+        return seq
+
+    def withdraw(self, seq: Seq, outcome: Outcome | None = None) -> bool:
+        ended = self.scheduler.withdraw(seq, outcome or Cancelled("client"), self.now)
+        self.decide()
+        return ended
+
+    def die(self, error: StrataError) -> None:
+        """The engine is gone with all that was on its way, and a new one takes its place."""
+        self.scheduler.died(error, self.now)
+        dead = self.engine
+        self.engine = ModelEngine(self.work, pages=self.pages, finishes_chunks=dead.finishes_chunks)
+        self.engine.now, self.engine.answers = dead.now, dead.answers
+        self.decide()
+
+    def decide(self) -> Decision:
+        decision = self.scheduler.decide(self.now)
+        for seq in decision.closes:
+            self.engine.tell(Close(seq))
+        for seq in decision.opens:
+            asked = self.asked[seq]
+            self.engine.tell(Open(seq, (0,) * asked.prompt, Sampling(max_tokens=asked.max_tokens)))
+        for grant in decision.grants:
+            self.engine.tell(grant)
+        if decision.step is not None:
+            self.engine.tell(decision.step)
+            self.steps.append(decision.step)
+        self._note()
+        return decision
+
+    def hear(self, facts: int | None = None) -> None:
+        """Give the scheduler so many facts (None: all there are), and let it decide after each."""
+        while self.engine.facts and facts != 0:
+            self._deliver(self.engine.facts.popleft())
+            self.decide()
+            facts = None if facts is None else facts - 1
+
+    def run(self, boundaries: int | None = None, *, until: Seq | None = None) -> None:
+        """Let both go on, each hearing the other at once: for so many boundaries, until one ends, or until all did."""
+        while boundaries != 0 and (until is None or until not in self.ended):
+            if not self.engine.advance() and not self.engine.facts:
+                assert until is None, f"the engine is idle and {until} has not ended"
+                return
+            self.hear()
+            boundaries = None if boundaries is None else boundaries - 1
+
+    def state(self, seq: Seq) -> str | None:
+        figures = self.scheduler.figures(seq, self.now)
+        return None if figures is None else figures.state
+
+    def _deliver(self, fact: FromEngine) -> None:
+        scheduler = self.scheduler
+        match fact:
+            case Took(n):
+                scheduler.took(n, self.now)
+            case Progress():
+                scheduler.progressed(fact, self.now)
+            case ChunkRead():
+                scheduler.chunk_read(fact, self.now)
+            case Decoded():
+                for row in scheduler.decoded(fact, self.now):
+                    assert row.seq not in self.ended, "a row of one that has ended"
+                    self.tokens.setdefault(row.seq, []).append(row.token)
+            case Wants(seq):
+                scheduler.wants(seq, self.now)
+            case SeqFailed(seq, error):
+                scheduler.failed(seq, SequenceFailed(error), self.now)
+            case other:
+                raise AssertionError(f"{other} is not said by this engine")
+
+    def _note(self) -> None:
+        ended = self.scheduler.take_ended()
+        for seq in self.live:
+            history = self.scheduler.history(seq)
+            self.order += [(str(change.state), seq) for change in history[self._seen.get(seq, 0) :]]
+            self._seen[seq] = len(history)
+        for end in ended:
+            assert end.seq not in self.ended, "a second end"
+            self.ended[end.seq] = end
+            del self.live[end.seq]

@@ -1,0 +1,153 @@
+"""Who may come in, and who may start: sizes, the queue's limits, and requests that lack only pages."""
+
+from __future__ import annotations
+
+import pytest
+from model_engine import Desk, Work
+
+from strata.config import SchedulerSettings
+from strata.errors import Overloaded, PromptTooLong
+from strata.messages import Completed, Seq
+
+
+def desk(*, pages: int = 40, **named: object) -> Desk:
+    return Desk(SchedulerSettings(**{"chunk_tokens": 64, "max_running": 4, **named}), Work(page_tokens=16), pages=pages)
+
+
+def test_a_prompt_that_can_never_fit_is_refused_when_it_is_sent_naming_both_sizes():
+    """B11: and the next request is served as if it had not come."""
+    house = desk(pages=40)
+    with pytest.raises(
+        PromptTooLong, match=r"600 tokens and its answer may have 41, 641 together.* hold 640"
+    ) as refused:
+        house.submit(600, 41)
+    assert (refused.value.tokens, refused.value.limit) == (641, 640)
+    whole = house.submit(600, 40)
+    house.run()
+    assert house.ended[whole].outcome == Completed("stop")
+    assert house.ended[whole].figures.queue_s == 0
+    assert house.scheduler.statistics(house.now).refused == {"too long": 1}
+
+
+def test_leaving_after_a_refusal_is_not_remembered_as_leaving_before_a_submit():
+    house = desk(pages=4)
+    with pytest.raises(PromptTooLong):
+        house.submit(600, 41, seq=Seq(5))
+    assert not house.withdraw(Seq(5))
+    assert house.scheduler.take_ended() == ()
+
+
+def test_a_prompt_that_fits_but_not_now_neither_blocks_smaller_ones_for_ever_nor_is_passed_for_ever():
+    """B12: for `bypass_s` others start past it, then none of lower rank does."""
+    house = desk(pages=40, bypass_s=2.0)
+    house.submit(100, 400)
+    house.run(10)
+    huge = house.submit(400, 200)
+    first = house.submit(30, 2)
+    house.run(until=first)
+    assert house.state(huge) == "queued", "it was passed, and that is right for a while"
+    assert house.scheduler.statistics(house.now).blocked == 1
+    house.engine.now += 2.0
+    late = house.submit(300, 2)
+    house.run(50)
+    assert house.state(late) == "queued", "it could start, and is of lower rank"
+    above = house.submit(30, 2, priority=1)
+    house.run(until=above)
+    house.run(until=huge)
+    house.run()
+    assert house.scheduler.statistics(house.now).blocked == 0
+    reading = [seq for state, seq in house.order if state == "reading"]
+    assert reading.index(huge) < reading.index(late)
+
+
+def test_one_that_was_short_of_pages_once_but_fits_now_keeps_nobody_from_passing():
+    """B12: its read only waits its turn, and that is the purse's business."""
+    house = desk(pages=100, bypass_s=0.0)
+    holds = house.submit(700, 100)
+    house.run(4)
+    huge = house.submit(800, 200)
+    other = house.submit(300, 100)
+    house.run(60)
+    house.withdraw(holds)
+    house.run(4)
+    assert house.state(other) == "decoding"
+    assert house.state(huge) == "reading"
+    short = house.submit(20, 2)
+    house.run(2)
+    assert house.state(huge) == "parked (reading)"
+    house.run(until=short)
+
+
+def test_what_has_started_is_never_short_of_pages():
+    """The worst cases of all that started fit beside each other, though pages are granted one by one."""
+    house = desk(pages=40)
+    several = [house.submit(30, 130) for _ in range(6)]
+    house.run(30)
+    now = house.scheduler.statistics(house.now)
+    assert now.pages_reserved == 40
+    assert now.pages_held < 30
+    house.run()
+    assert all(len(house.tokens[seq]) == 130 for seq in several)
+
+
+def test_pages_are_granted_to_the_end_of_the_next_chunk_and_then_one_ahead():
+    house = desk(pages=100)
+    one = house.submit(300, 100)
+    assert house.scheduler.statistics(0.0).pages_held == 8
+    house.run(4)
+    assert house.scheduler.statistics(0.0).pages_held == 12
+    house.run(16)
+    assert house.state(one) == "decoding"
+    assert house.scheduler.statistics(0.0).pages_held == 20
+    house.run(5)
+    assert len(house.tokens[one]) == 6
+    assert house.scheduler.statistics(0.0).pages_held == 21
+
+
+def test_a_sequence_that_stands_at_the_end_of_its_pages_gets_one_more_up_to_its_worst_case():
+    house = desk(pages=100)
+    one = house.submit(64, 64)
+    held = house.scheduler.statistics(0.0).pages_held
+    for expected in (held + 1, held + 2, 8, 8):
+        house.scheduler.wants(one, 0.0)
+        house.decide()
+        assert house.scheduler.statistics(0.0).pages_held == min(8, expected)
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again():
+    house = desk(max_running=1, max_queued=2)
+    house.submit(640 - 40, 40)
+    for _ in range(2):
+        house.submit(600, 40)
+    with pytest.raises(Overloaded) as refused:
+        house.submit(30, 4)
+    assert refused.value.retry_after_s == 1.0, "nothing is known of the engine yet"
+    house.run(4 * 9)
+    with pytest.raises(Overloaded, match="2 requests with 1200 tokens are queued already") as refused:
+        house.submit(30, 4)
+    assert refused.value.retry_after_s == pytest.approx(1.2)
+    assert house.scheduler.statistics(house.now).refused == {"overloaded": 2}
+
+
+def test_too_many_queued_tokens_refuse_but_an_empty_queue_takes_any_prompt():
+    house = desk(max_running=1, max_queued_tokens=100)
+    house.submit(600, 40)
+    house.submit(500, 40)
+    with pytest.raises(Overloaded):
+        house.submit(1, 1)
+
+
+def test_how_many_are_ahead_is_the_order_that_stands():
+    house = desk(max_running=1)
+    running = house.submit(600, 40)
+    second, third = house.submit(500, 40), house.submit(500, 40)
+    above = house.submit(500, 40, priority=1)
+
+    def ahead(seq: Seq) -> int:
+        figures = house.scheduler.figures(seq, house.now)
+        assert figures is not None
+        return figures.ahead
+
+    assert [ahead(seq) for seq in (running, second, third, above)] == [0, 2, 3, 0]
+    house.withdraw(second)
+    assert ahead(third) == 2

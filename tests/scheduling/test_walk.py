@@ -1,0 +1,313 @@
+"""The scheduler, walked beside an honest engine: messages cross, clients come and go, the engine fails and dies."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from attrs import evolve, frozen
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model_engine import Asked, Desk, Work
+
+from strata.config import SchedulerSettings
+from strata.errors import EngineUnavailable, Overloaded
+from strata.messages import ChunkRead, Completed, Decoded, FromEngine, Progress, Seq, Took
+from strata.scheduling import Change, Decision
+
+STARTS = {"rank", "level", "short", "purse"}
+TINY = 1e-9
+
+
+class WatchedDesk(Desk):
+    """A desk that holds every decision against the rules, by what was asked and heard alone."""
+
+    def __init__(self, settings: SchedulerSettings, work: Work, *, pages: int, finishes_chunks: bool) -> None:
+        super().__init__(settings, work, pages=pages, finishes_chunks=finishes_chunks)
+        self.left: dict[Seq, int] = {}
+        """Tokens still to read, by what was heard."""
+        self.changes: dict[Seq, int] = {}
+        self.ran: dict[Seq, int] = {}
+        """Slices and steps under the step that placed it, or a newer one."""
+        self.placed: dict[Seq, int] = {}
+        self.in_force = 0
+
+    def decide(self) -> Decision:
+        purses = dict(self.scheduler.statistics(self.now).purses)
+        states = {seq: self.state(seq) for seq in self.live}
+        decision = super().decide()
+        self.asking_again_says_nothing_new(decision)
+        self.figures_hold()
+        self.somebody_runs()
+        self.displacements_have_their_reasons(states, purses)
+        return decision
+
+    def _deliver(self, fact: FromEngine) -> None:
+        match fact:
+            case Took(n):
+                self.in_force = n
+            case ChunkRead(seq, position):
+                self.left[seq] = self.asked[seq].prompt - position
+                self.has_run(seq)
+            case Progress(seq, chunk, done, total):
+                start, prompt = chunk * self.work.chunk_tokens, self.asked[seq].prompt
+                tokens = min(prompt - start, self.work.chunk_tokens)
+                self.left[seq] = prompt - start - tokens * done // total
+                self.has_run(seq)
+            case Decoded(_, rows):
+                for row in rows:
+                    self.has_run(row.seq)
+        super()._deliver(fact)
+
+    def has_run(self, seq: Seq) -> None:
+        if self.in_force >= self.placed[seq]:
+            self.ran[seq] += 1
+
+    def asking_again_says_nothing_new(self, decision: Decision) -> None:
+        assert self.scheduler.decide(self.now) == Decision(wake_at=decision.wake_at)
+
+    def figures_hold(self) -> None:
+        now = self.scheduler.statistics(self.now)
+        assert now.running <= now.max_running
+        assert now.states.get("reading", 0) <= 1
+        assert now.pages_free + now.pages_held == now.pages_total
+        assert now.pages_held <= now.pages_reserved <= now.pages_total
+        assert sum(now.states.values()) == len(self.live)
+        overrun = self.work.read_s(self.work.chunk_tokens) + self.settings.finish_tokens * self.work.step_s
+        burst = self.settings.pass_burst_s
+        assert all(-burst - overrun - TINY <= purse <= burst for purse in now.purses.values())
+        for seq in self.live:
+            figures = self.scheduler.figures(seq, self.now)
+            assert figures is not None
+            before = sum(1 for other in self.live if self.rank(other) < self.rank(seq))
+            assert figures.ahead == (before if figures.state == "queued" else 0)
+            parts = figures.queue_s + figures.read_s + figures.parked_s + figures.decode_s
+            assert abs(figures.total_s - parts) < TINY
+            assert abs(figures.total_s - (self.now - self.asked[seq].arrived)) < TINY
+
+    def somebody_runs(self) -> None:
+        if self.live:
+            newest = self.steps[-1]
+            assert newest.decode or newest.read is not None, "idle with work to do"
+
+    def displacements_have_their_reasons(self, states: dict[Seq, str | None], purses: dict[int, float]) -> None:
+        new = {seq: self.news(seq) for seq in self.live}
+        parked = {seq: c[-1].reason for seq, c in new.items() if c and c[-1].state.parked and c[-1].reason in STARTS}
+        placed = {seq: c[-1].reason for seq, c in new.items() if c and not c[-1].state.parked}
+        assert not parked or self.settings.preempt != "off"
+        for runs, reason in parked.items():
+            assert self.ran[runs], "displaced before its first slice"
+            takers = [seq for seq, why in placed.items() if why == reason]
+            assert any(self.holds(reason, seq, runs, states, purses) for seq in takers)
+        for seq, reason in placed.items():
+            if reason in STARTS:
+                self.placed[seq], self.ran[seq] = self.steps[-1].n, 0
+        for seq in self.live:
+            parks = self.scheduler.figures(seq, self.now).parks
+            if self.settings.max_parks:
+                assert parks.get("short", 0) + parks.get("purse", 0) <= self.settings.max_parks
+
+    def holds(
+        self, reason: str, waits: Seq, runs: Seq, states: dict[Seq, str | None], purses: dict[int, float]
+    ) -> bool:
+        taker, gives = self.asked[waits], self.asked[runs]
+        if reason == "level":
+            return taker.priority > gives.priority
+        purse, burst = purses.get(gives.priority, self.settings.pass_burst_s), self.settings.pass_burst_s
+        written = len(self.tokens.get(runs, ()))
+        spared = states[runs] == "decoding" and gives.max_tokens - written <= self.settings.finish_tokens
+        if taker.priority != gives.priority or spared:
+            return False
+        if reason == "purse":
+            return purse <= -burst and self.rank(waits) < self.rank(runs)
+        shorter = 2 * self.need(waits) <= self.need(runs) if states[runs] == "reading" else self.all_rows_ran(states)
+        return purse > 0 and states[waits] in ("queued", "parked (reading)") and shorter
+
+    def all_rows_ran(self, states: dict[Seq, str | None]) -> bool:
+        return sum(state in ("reading", "decoding") for state in states.values()) == self.settings.max_running
+
+    def need(self, seq: Seq) -> int:
+        return max(1, self.left.get(seq, self.asked[seq].prompt))
+
+    def news(self, seq: Seq) -> tuple[Change, ...]:
+        history = self.scheduler.history(seq)
+        new = history[self.changes.get(seq, 0) :]
+        self.changes[seq] = len(history)
+        return new
+
+    def rank(self, seq: Seq) -> tuple[int, float, int]:
+        asked = self.asked[seq]
+        return (-asked.priority, asked.arrived, seq)
+
+
+@frozen(kw_only=True)
+class Wish:
+    """A request of a walk."""
+
+    prompt: int
+    max_tokens: int
+    answer: int
+    priority: int
+    late: float
+    """How long before it was submitted it came in (seconds)."""
+    named: bool
+    boundaries: int
+    """How far the engine and the desk go on after it."""
+
+
+wishes = st.builds(
+    Wish,
+    prompt=st.sampled_from([1, 10, 20, 64, 65, 130, 300, 300]),
+    max_tokens=st.sampled_from([1, 2, 20, 100]),
+    answer=st.integers(1, 60),
+    priority=st.sampled_from([0, 0, 0, 0, 1, -1]),
+    late=st.sampled_from([0.0, 0.0, 0.3]),
+    named=st.booleans(),
+    boundaries=st.integers(0, 12),
+)
+
+
+class Walk(RuleBasedStateMachine):
+    """Random histories; what must hold is asserted at every decision, and at the end nothing is left."""
+
+    @initialize(
+        rules=st.fixed_dictionaries(
+            {
+                "max_running": st.sampled_from([1, 1, 2, 4]),
+                "preempt": st.sampled_from(["slice", "slice", "chunk", "off"]),
+                "pass_burst_s": st.sampled_from([0.02, 0.1, 1.0]),
+                "order_share": st.sampled_from([0.25, 0.6]),
+                "short_tokens": st.sampled_from([0, 60, 400]),
+                "finish_tokens": st.sampled_from([0, 3]),
+                "min_park_tokens": st.sampled_from([0, 0, 70]),
+                "max_parks": st.sampled_from([0, 0, 2]),
+                "bypass_s": st.sampled_from([0.0, 0.5, 30.0]),
+            }
+        ),
+        slices=st.sampled_from([1, 2, 4]),
+        workspaces=st.sampled_from([1, 2]),
+        pages=st.sampled_from([26, 60, 400]),
+        finishes=st.booleans(),
+        first=st.lists(wishes, min_size=1, max_size=4),
+    )
+    def begin(
+        self,
+        rules: dict[str, object],
+        slices: int,
+        workspaces: int,
+        pages: int,
+        finishes: bool,
+        first: list[Wish],
+    ) -> None:
+        chosen = SchedulerSettings(chunk_tokens=64, max_queued=10, **rules)
+        work = Work(slices=slices, workspaces=workspaces)
+        self.desk = WatchedDesk(chosen, work, pages=pages, finishes_chunks=finishes)
+        self.withdrawn: list[Seq] = []
+        self.submit(first)
+
+    @rule(several=st.lists(wishes, min_size=1, max_size=4))
+    def submit(self, several: list[Wish]) -> None:
+        for wish in several:
+            with suppress(Overloaded):
+                self.desk.submit(
+                    wish.prompt,
+                    wish.max_tokens,
+                    answer=wish.answer,
+                    priority=wish.priority,
+                    arrived=self.desk.now - wish.late,
+                    named_max=wish.named,
+                )
+            self.desk.run(wish.boundaries)
+
+    @rule()
+    def leave_before_the_submit(self) -> None:
+        seq = self.desk.number()
+        assert not self.desk.withdraw(seq)
+        self.withdrawn.append(seq)
+
+    @precondition(lambda self: self.withdrawn)
+    @rule()
+    def submit_of_one_that_left(self) -> None:
+        seq = self.withdrawn.pop()
+        self.desk.submit(64, seq=seq)
+        assert seq not in self.desk.asked
+
+    @precondition(lambda self: self.desk.live)
+    @rule(data=st.data(), stop=st.booleans())
+    def leave(self, data: st.DataObject, stop: bool) -> None:
+        seq = data.draw(st.sampled_from(list(self.desk.live)))
+        others = {other: self.desk.state(other) for other in self.desk.live if other != seq}
+        assert self.desk.withdraw(seq, Completed("stop") if stop else None)
+        assert seq in self.desk.ended
+        assert set(others) == set(self.desk.live)
+
+    @precondition(lambda self: self.desk.ended)
+    @rule(data=st.data())
+    def leave_after_the_end(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(list(self.desk.ended)))
+        assert not self.desk.withdraw(seq)
+
+    @rule(boundaries=st.integers(1, 12), facts=st.integers(0, 9), deaf=st.integers(0, 5), more=wishes)
+    def messages_cross(self, boundaries: int, facts: int, deaf: int, more: Wish) -> None:
+        self.desk.engine.deaf = deaf
+        for _ in range(boundaries):
+            self.desk.engine.advance()
+        self.submit([evolve(more, boundaries=0)])
+        for _ in range(boundaries):
+            self.desk.engine.advance()
+            self.desk.hear(facts)
+
+    @rule(boundaries=st.integers(1, 40))
+    def both_go_on(self, boundaries: int) -> None:
+        self.desk.run(boundaries)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        before = self.desk.scheduler.statistics(self.desk.now).purses
+        self.desk.engine.now += seconds
+        self.desk.decide()
+        assert self.desk.scheduler.statistics(self.desk.now).purses == before
+
+    @precondition(lambda self: self.desk.engine.sequences)
+    @rule(data=st.data())
+    def one_sequence_fails(self, data: st.DataObject) -> None:
+        self.desk.engine.fail(data.draw(st.sampled_from(sorted(self.desk.engine.sequences))))
+
+    @rule(luck=st.integers(0, 3))
+    def the_engine_dies(self, luck: int) -> None:
+        if luck:
+            return
+        queued = {seq for seq in self.desk.live if self.desk.state(seq) == "queued"}
+        self.desk.die(EngineUnavailable("the engine died"))
+        assert set(self.desk.live) == queued
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        desk = self.desk
+        desk.run(20_000)
+        assert not desk.live, "idle for ever with requests"
+        now = desk.scheduler.statistics(desk.now)
+        assert now.pages_free == now.pages_total
+        assert now.pages_reserved == now.queued == now.queued_tokens == now.running == now.blocked == 0
+        assert not desk.engine.sequences
+        if desk.settings.preempt == "chunk":
+            assert not desk.engine.parked_in_chunk
+        assert all(
+            evolve(step, n=0) != evolve(after, n=0) for step, after in zip(desk.steps, desk.steps[1:], strict=False)
+        )
+        for seq, asked in desk.asked.items():
+            self.has_one_whole_end(seq, asked)
+
+    def has_one_whole_end(self, seq: Seq, asked: Asked) -> None:
+        desk = self.desk
+        tokens, end = desk.tokens.get(seq, []), desk.ended[seq]
+        assert tokens == list(range(1, len(tokens) + 1)), "tokens lost, or sent twice"
+        assert end.figures.written_tokens == len(tokens)
+        if end.figures.state == "done" and end.outcome == Completed("length"):
+            assert len(tokens) == asked.max_tokens
+            assert end.figures.read_tokens == asked.prompt
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
