@@ -1,0 +1,1 @@
+"""Who talks: the kernel, and the three actors built on it (request, dispatcher, engine)."""

@@ -1,0 +1,122 @@
+"""Where an actor's messages wait.  Knows order and one reader; not who sends, nor what a message means.
+
+Telling is synchronous and never waits, so nobody ever waits for a slow reader.  A reader takes all that is there in
+one turn of the loop, which is what makes a message cheap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+import trio
+
+from strata.errors import Overloaded
+
+M = TypeVar("M")
+
+
+class Mailbox(Generic[M]):
+    """First in, first out, for one reader.
+
+    Closed, it takes nothing more: what is told is dropped and counted, not an error, for the sender can't know.  What
+    it holds can still be taken; after the last of it a reader gets `trio.ClosedResourceError`.
+
+    Each method that waits leaves every message in place when it is cancelled.
+    """
+
+    __slots__ = ("_closed", "_dropped", "_limit", "_messages", "_reader", "_reading")
+
+    def __init__(self, limit: int | None = None) -> None:
+        """`limit`: how many messages it holds before `tell` raises Overloaded; None: any number."""
+        if limit is not None and limit < 1:
+            raise ValueError(f"a mailbox of {limit} messages can hold none")
+        self._messages: deque[M] = deque()
+        self._limit = limit
+        self._reader: trio.lowlevel.Task | None = None
+        self._reading = False
+        self._closed = False
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"<Mailbox {len(self._messages)} waiting{closed}>"
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait."""
+        return len(self._messages)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def dropped(self) -> int:
+        """How many came after it was closed."""
+        return self._dropped
+
+    def tell(self, message: M) -> None:
+        """Put a message at the end.  Raises Overloaded when it is full; dropped when it is closed."""
+        if self._closed:
+            self._dropped += 1
+            return
+        if self._limit is not None and len(self._messages) >= self._limit:
+            raise Overloaded(f"{self._limit} messages wait already")
+        self._messages.append(message)
+        if self._reader is not None:
+            self._wake()
+
+    def take_nowait(self) -> M:
+        """The oldest message.  Raises trio.WouldBlock when there is none, ClosedResourceError when none can come."""
+        if not self._messages:
+            if self._closed:
+                raise trio.ClosedResourceError("the mailbox is closed and empty")
+            raise trio.WouldBlock
+        return self._messages.popleft()
+
+    async def receive(self) -> M:
+        """Wait for a message and take it.  Raises ClosedResourceError, BusyResourceError."""
+        await self._filled()
+        return self._messages.popleft()
+
+    async def receive_batch(self) -> list[M]:
+        """Wait for a message and take all that are there, at least one.  Raises as `receive`."""
+        await self._filled()
+        batch = list(self._messages)
+        self._messages.clear()
+        return batch
+
+    def close(self) -> None:
+        """Take nothing more from now on.  What is there stays; closing twice does nothing."""
+        self._closed = True
+        if self._reader is not None:
+            self._wake()
+
+    async def _filled(self) -> None:
+        """Return once there is a message; between the last check and the return nobody else runs."""
+        if self._reading:
+            raise trio.BusyResourceError("another task reads this mailbox")
+        self._reading = True
+        try:
+            while True:
+                if self._messages or self._closed:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._reader = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._abort)
+                if self._messages:
+                    return
+                if self._closed:
+                    raise trio.ClosedResourceError("the mailbox is closed and empty")
+        finally:
+            self._reading = False
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
