@@ -1,0 +1,369 @@
+"""Between the requests, the scheduler and the engine.  Decides nothing itself and waits for nobody.
+
+It takes all the messages that are there, lets the scheduler see them, asks it once what the engine should do now, and
+passes on what came of it.  All that it knows of time is the scheduler's next deadline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+from strata.actors.kernel import Actor, Ref
+from strata.config import SchedulerSettings
+from strata.errors import EngineUnavailable, SequenceFailed, ShuttingDown, StrataError
+from strata.messages import (
+    Accepted,
+    Cancelled,
+    ChunkRead,
+    Close,
+    Closed,
+    Completed,
+    Decoded,
+    Ended,
+    EngineDied,
+    Failed,
+    Figures,
+    FromEngine,
+    Open,
+    Outcome,
+    Progress,
+    Ready,
+    Refused,
+    Row,
+    Seq,
+    SeqFailed,
+    Stopped,
+    Submit,
+    ToEngine,
+    Tokens,
+    Took,
+    Wants,
+    Withdraw,
+)
+from strata.metrics import Metrics
+from strata.scheduling.decision import Decision, Statistics
+from strata.scheduling.lifecycle import Change
+from strata.scheduling.scheduler import Scheduler
+
+KEPT: Final = 1000
+"""Requests that are remembered after their end."""
+KEPT_FIRST, KEPT_LAST = 2, 6
+"""Changes of an ended request's history; with them and its figures it takes about 1 KiB."""
+
+ToRequest = Accepted | Refused | Tokens | Ended
+
+
+@frozen
+class Enlist:
+    """Queue this, and tell `reader` what becomes of it."""
+
+    submit: Submit
+    reader: Ref[ToRequest]
+
+
+@frozen
+class Drain:
+    """End what is queued; what has started goes on."""
+
+
+ToDispatcher = Enlist | Withdraw | Drain | FromEngine
+
+
+@frozen
+class Past:
+    """A request that has ended: what it took and how it went, no word of what it said."""
+
+    seq: Seq
+    outcome: Outcome
+    figures: Figures
+    history: tuple[Change, ...]
+
+
+@define
+class _Entry:
+    """A living request."""
+
+    submit: Submit
+    reader: Ref[ToRequest]
+    started: bool = False
+    read: int = 0
+    """Tokens of the prompt that are read, as far as the metrics know."""
+    last_token: float | None = None
+
+
+@define
+class _Sent:
+    """Steps that the engine has not taken yet: (number, when)."""
+
+    steps: deque[tuple[int, float]] = field(factory=deque)
+
+    def took(self, n: int, now: float) -> float | None:
+        """How long step `n` was on its way; older ones are settled with it."""
+        waited = None
+        while self.steps and self.steps[0][0] <= n:
+            number, sent = self.steps.popleft()
+            waited = now - sent if number == n else None
+        return waited
+
+
+class Dispatcher(Actor[ToDispatcher]):
+    """One for each runtime.  It is *starting* until it has heard `Ready`.
+
+    `on_death` is called once, with the reason, when the engine is gone for good.
+    """
+
+    kind = "dispatcher"
+    says_when_running = True
+    shielded = True
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        metrics: Metrics,
+        *,
+        on_death: Callable[[str], None],
+        id: str = "dispatcher",
+    ) -> None:
+        super().__init__(id)
+        self.past: OrderedDict[Seq, Past] = OrderedDict()
+        """The last requests that ended, the oldest first."""
+        self.ready: Ready | None = None
+        """What the engine has; None before it is up."""
+        self._engine: Ref[ToEngine] | None = None
+        self._settings = settings
+        self._metrics = metrics
+        self._on_death = on_death
+        self._entries: dict[Seq, _Entry] = {}
+        self._scheduler: Scheduler | None = None
+        self._gone: StrataError | None = None
+        self._draining = False
+        self._wake_at = math.inf
+        self._sent = _Sent()
+
+    def drive(self, engine: Ref[ToEngine]) -> None:
+        """From now on this is the engine; its `Ready` comes as a message."""
+        self._engine = engine
+
+    # -- what others may read at any time; nothing here waits --
+
+    def figures(self, seq: Seq) -> Figures | None:
+        """Where a request stands now; None of one that is neither queued nor started nor remembered."""
+        if seq in self.past:
+            return self.past[seq].figures
+        return self._scheduler.figures(seq, trio.current_time()) if self._scheduler is not None else None
+
+    def changes(self, seq: Seq) -> tuple[Change, ...]:
+        if seq in self.past:
+            return self.past[seq].history
+        return self._scheduler.history(seq) if self._scheduler is not None else ()
+
+    def statistics(self) -> Statistics:
+        """The scheduler's; there is one as soon as this is *running*."""
+        assert self._scheduler is not None
+        return self._scheduler.statistics(trio.current_time())
+
+    # -- the loop --
+
+    async def run(self) -> None:
+        while True:
+            batch: list[ToDispatcher] = []
+            with trio.move_on_at(self._wake_at):
+                batch = await self.mailbox.receive_batch()
+            self.turn(batch, trio.current_time())
+
+    def turn(self, batch: Iterable[ToDispatcher], now: float) -> None:
+        """See what happened, decide once, tell everybody."""
+        for message in sorted(batch, key=_precedence):
+            self._see(message, now)
+        if self._scheduler is None:
+            return
+        if self._gone is None:
+            self._send(self._scheduler.decide(now), now)
+        for ended in self._scheduler.take_ended():
+            self._end(ended)
+
+    def _see(self, message: ToDispatcher, now: float) -> None:
+        match message:
+            case Enlist():
+                self._enlist(message, now)
+            case Withdraw(seq, by):
+                self._withdraw(seq, Completed("stop") if by == "stop string" else Cancelled(by), now)
+            case Drain():
+                self._draining = True
+                self._end_queued(Cancelled("shutdown"), now)
+            case Ready():
+                self._start(message)
+            case EngineDied(reason):
+                self._lose_engine(EngineUnavailable(f"the engine died: {reason}"), now)
+            case Stopped():
+                self._lose_engine(ShuttingDown("the engine was stopped"), now)
+            case _ if self._scheduler is not None:
+                self._hear(self._scheduler, message, now)
+
+    # -- requests --
+
+    def _enlist(self, enlist: Enlist, now: float) -> None:
+        submit = enlist.submit
+        try:
+            self._queue(submit, now)
+        except StrataError as error:
+            enlist.reader.tell(Refused(submit.seq, error))
+        else:
+            self._entries[submit.seq] = _Entry(submit, enlist.reader)
+            enlist.reader.tell(Accepted(submit.seq))
+
+    def _queue(self, submit: Submit, now: float) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if self._draining:
+            raise ShuttingDown("the server is shutting down")
+        if self._scheduler is None:
+            raise EngineUnavailable("the engine is not up yet")
+        self._scheduler.submit(
+            submit.seq,
+            prompt_tokens=len(submit.tokens),
+            max_tokens=submit.sampling.max_tokens,
+            priority=submit.priority,
+            arrived=submit.arrived,
+            named_max=submit.named_max,
+            now=now,
+        )
+
+    def _withdraw(self, seq: Seq, outcome: Outcome, now: float) -> None:
+        if seq in self._entries and self._scheduler is not None:
+            self._scheduler.withdraw(seq, outcome, now)
+
+    def _end_queued(self, outcome: Outcome, now: float) -> None:
+        for seq, entry in self._entries.items():
+            if not entry.started:
+                self._withdraw(seq, outcome, now)
+
+    def _end(self, ended: Ended) -> None:
+        """The one terminal fact, to its reader and into memory."""
+        assert self._scheduler is not None
+        entry = self._entries.pop(ended.seq)
+        submit = entry.submit
+        self._metrics.ended(ended.outcome, ended.figures, priority=submit.priority, short=self._is_short(submit))
+        history = _in_short(self._scheduler.history(ended.seq))
+        self._remember(Past(ended.seq, ended.outcome, ended.figures, history))
+        entry.reader.tell(ended)
+
+    def _is_short(self, submit: Submit) -> bool:
+        answer = submit.sampling.max_tokens if submit.named_max else self._settings.expect_new_tokens
+        return len(submit.tokens) + answer <= self._settings.short_tokens
+
+    def _remember(self, past: Past) -> None:
+        self.past[past.seq] = past
+        while len(self.past) > KEPT:
+            self.past.popitem(last=False)
+
+    # -- the engine --
+
+    def _start(self, ready: Ready) -> None:
+        self.ready = ready
+        self._scheduler = Scheduler(
+            self._settings, pages=ready.pages, page_tokens=ready.page_tokens, workspaces=ready.workspaces
+        )
+        self.now_running()
+
+    def _lose_engine(self, error: StrataError, now: float) -> None:
+        """The one place that decides what an engine's end means.  Nobody starts another: queued ones fail too."""
+        if self._gone is not None:
+            return
+        self._gone = error
+        if self._scheduler is not None:
+            self._scheduler.died(error, now)
+            self._end_queued(Failed(error), now)
+        self._on_death(str(error))
+
+    def _hear(self, scheduler: Scheduler, fact: ToDispatcher, now: float) -> None:
+        match fact:
+            case Took(n):
+                scheduler.took(n, now)
+                self._took(n, now)
+            case Progress():
+                scheduler.progressed(fact, now)
+                self._metrics.slice_done(fact.seconds)
+            case ChunkRead():
+                scheduler.chunk_read(fact, now)
+                self._chunk_read(fact)
+            case Decoded():
+                self._decoded(scheduler.decoded(fact, now), now)
+                if fact.seconds:
+                    self._metrics.slice_done(fact.seconds)
+            case Wants(seq):
+                scheduler.wants(seq, now)
+            case SeqFailed(seq, text):
+                scheduler.failed(seq, SequenceFailed(text), now)
+            case Closed():
+                pass
+
+    def _took(self, n: int, now: float) -> None:
+        waited = self._sent.took(n, now)
+        if waited is not None:
+            self._metrics.gave_way(waited)
+
+    def _chunk_read(self, fact: ChunkRead) -> None:
+        self._metrics.slice_done(fact.seconds)
+        entry = self._entries.get(fact.seq)
+        if entry is not None:
+            self._metrics.tokens_read(max(fact.position - entry.read, 0))
+            entry.read = max(fact.position, entry.read)
+
+    def _decoded(self, rows: Iterable[Row], now: float) -> None:
+        for row in rows:
+            entry = self._entries[row.seq]
+            if entry.last_token is None:
+                self._metrics.first_token(now - entry.submit.arrived)
+            else:
+                self._metrics.next_token(now - entry.last_token)
+            entry.last_token = now
+            self._metrics.tokens_written(1)
+            entry.reader.tell(Tokens(row.seq, (row,)))
+
+    def _tell_engine(self, message: ToEngine) -> None:
+        assert self._engine is not None
+        self._engine.tell(message)
+
+    def _send(self, decision: Decision, now: float) -> None:
+        """Closes first, so that what they free can be granted in the same breath; the step last."""
+        self._wake_at = math.inf if decision.wake_at is None else decision.wake_at
+        for seq in decision.closes:
+            self._tell_engine(Close(seq))
+        for seq in decision.opens:
+            self._open(self._entries[seq])
+        for grant in decision.grants:
+            self._tell_engine(grant)
+        if decision.step is not None:
+            self._tell_engine(decision.step)
+            self._sent.steps.append((decision.step.n, now))
+
+    def _open(self, entry: _Entry) -> None:
+        entry.started = True
+        self._tell_engine(Open(entry.submit.seq, entry.submit.tokens, entry.submit.sampling))
+
+
+def _in_short(history: tuple[Change, ...]) -> tuple[Change, ...]:
+    if len(history) <= KEPT_FIRST + KEPT_LAST:
+        return history
+    return history[:KEPT_FIRST] + history[-KEPT_LAST:]
+
+
+def _precedence(message: ToDispatcher) -> int:
+    """Of what came together, a withdrawal counts before what the engine said: who leaves has left.
+
+    But not before its own submit, and the order within each kind is kept.
+    """
+    match message:
+        case Withdraw() | Drain():
+            return 1
+        case Enlist():
+            return 0
+        case _:
+            return 2

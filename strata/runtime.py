@@ -1,0 +1,386 @@
+"""Opens everything, and is all that the edge and an embedding program see.
+
+The nesting of its supervisors is the order of shutdown: requests, then the dispatcher, then the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import trio
+from attrs import evolve, frozen
+from prometheus_client import CollectorRegistry
+
+from strata.actors.dispatcher import Dispatcher, Drain
+from strata.actors.engine import EngineActor
+from strata.actors.inspection import ActorDetail, ActorInfo, Change, Inspection
+from strata.actors.kernel import ActorInfo as KernelInfo
+from strata.actors.kernel import Registry, Supervisor, open_supervisor
+from strata.actors.prompt import Language
+from strata.actors.request import NOTHING_YET, RequestActor
+from strata.actors.stream import Stream
+from strata.actors.voice import ModelInfo, Voice, find_voice
+from strata.config import Settings
+from strata.engine.from_file import make_engine
+from strata.engine.host import EngineHost, ThreadHost
+from strata.errors import (
+    AlreadyDone,
+    EngineUnavailable,
+    InternalError,
+    InvalidRequest,
+    ShuttingDown,
+    UnknownRequest,
+)
+from strata.messages import ChatMessage, Ended, Failed, Request, Seq
+from strata.metrics import Metrics, Snapshot
+
+__all__ = [
+    "ActorDetail",
+    "ActorInfo",
+    "Change",
+    "Health",
+    "ModelInfo",
+    "Runtime",
+    "Statistics",
+    "Stream",
+    "open_runtime",
+]
+
+log = logging.getLogger("strata")
+
+ROOT: Final = "runtime"
+"""The id under which the tree shows the runtime itself."""
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+TOKENISERS: Final = 8
+"""Prompts that are tokenised at once, so that short ones do not stand behind a few that take a second."""
+
+
+@frozen
+class Health:
+    state: Literal["ready", "draining", "failed"]
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+
+@frozen(kw_only=True)
+class Statistics:
+    """Counts at one moment."""
+
+    queued: int
+    reading: int
+    parked: int
+    decoding: int
+    pages_free: int
+    pages_held: int
+    ended: int
+    """Requests that were queued and have ended since the start, whatever their outcome."""
+
+
+class Failure:
+    """Why a runtime can serve no more, once it can't."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._happened = trio.Event()
+
+    def say(self, reason: str) -> None:
+        """The first reason counts."""
+        if self.reason is None:
+            self.reason = reason
+            self._happened.set()
+
+    async def wait(self) -> str:
+        await self._happened.wait()
+        return self.reason or ""
+
+
+class Runtime:
+    """A model that answers.  Made by `open_runtime`; good until its block is left."""
+
+    def __init__(
+        self,
+        *,
+        model: ModelInfo,
+        language: Language,
+        settings: Settings,
+        actors: Registry,
+        requests: Supervisor,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        failure: Failure,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.registry: CollectorRegistry = metrics.registry
+        """This runtime's metrics; no two runtimes share one."""
+        self._language = language
+        self._actors = actors
+        self._requests = requests
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._failure = failure
+        self._inspection = Inspection(actors, dispatcher)
+        self._tokenisers = trio.CapacityLimiter(TOKENISERS)
+        self._submitted = 0
+        self._draining = False
+
+    def __repr__(self) -> str:
+        return f"<Runtime {self.model.id}, {self.health().state}, {sum(1 for _ in self._living())} requests>"
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def submit(self, request: Request, *, max_priority: int | None = None) -> AsyncIterator[Stream]:
+        """Ask for an answer.  Entering has it checked, tokenised and queued; leaving, for any reason, withdraws it.
+
+        When the block is left nothing of the request holds a page.  `max_priority`: the highest that it may ask for;
+        None: what the settings say.  Entering raises InvalidRequest and its kinds, Overloaded, EngineUnavailable,
+        ShuttingDown, InternalError.
+        """
+        actor = self._arrive(request, max_priority)
+        try:
+            await actor.admitted()
+            yield actor.stream
+        finally:
+            actor.withdraw("client")
+            # Short: the dispatcher's next turn, which waits for nobody.
+            with trio.CancelScope(shield=True):
+                await actor.wait_ended()
+
+    # Not an `async def`: a wrong message is refused where it is written.
+    def chat(self, messages: Sequence[Mapping[str, Any]], **named: Any) -> AbstractAsyncContextManager[Stream]:
+        """`submit` for messages as mappings (`role`, `content`); `named` are Request's other fields.
+
+        `stop` may be one string, and `logit_bias` a mapping.
+        """
+        return self.submit(Request(messages=_as_messages(messages), **_as_fields(named)))
+
+    def cancel(self, id: str, by: str = "admin") -> None:
+        """Withdraw a request; its reader gets RequestCancelled.  Raises UnknownRequest, AlreadyDone."""
+        actor = self._actors.find(id) if id in self._actors else None
+        if actor is not None and not isinstance(actor, RequestActor):
+            raise UnknownRequest(f"{id} is no request")
+        if actor is None or actor.seq in self._dispatcher.past or actor.over:
+            self._inspection.actor(id)
+            raise AlreadyDone(f"{id} has ended already")
+        actor.withdraw(by)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        if self._failure.reason is not None:
+            return Health("failed", self._failure.reason)
+        return Health("draining", "the server is shutting down") if self._draining else Health("ready")
+
+    def tree(self) -> tuple[ActorInfo, ...]:
+        """Every actor there is now, each after its parent; the first is the runtime itself."""
+        return self._inspection.tree(root=ROOT, state=self.health().state)
+
+    def actor(self, id: str) -> ActorDetail:
+        """One actor, or one of the last requests that ended.  Raises UnknownRequest."""
+        return self._inspection.actor(id)
+
+    def statistics(self) -> Statistics:
+        now = self._dispatcher.statistics()
+        states = _by_state(now.states)
+        return Statistics(**states, pages_free=now.pages_free, pages_held=now.pages_held, ended=sum(now.ended.values()))
+
+    def snapshot(self) -> Snapshot:
+        """What the metrics show of this moment."""
+        now = self._dispatcher.statistics()
+        depths: dict[str, int] = {}
+        for info in self._actors.tree():
+            depths[info.kind] = depths.get(info.kind, 0) + info.depth
+        return Snapshot(
+            requests=_by_state(now.states),
+            pages={"free": now.pages_free, "held": now.pages_held},
+            parks=now.parks,
+            resumes=now.resumes,
+            workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},
+            mailboxes=depths,
+            incarnation=None if self._dispatcher.ready is None else self._dispatcher.ready.incarnation,
+        )
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    async def wait_failed(self) -> str:
+        """Wait until the runtime can serve no more, and say why."""
+        return await self._failure.wait()
+
+    def drain(self) -> None:
+        """Admit nothing more, and end what is queued with ShuttingDown; what has started goes on."""
+        self._draining = True
+        self._dispatcher.ref.tell(Drain())
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is left."""
+        await trio.lowlevel.checkpoint()
+        while (actor := next(self._living(), None)) is not None:
+            await actor.wait_ended()
+
+    async def close(self) -> None:
+        """Withdraw all that is left, with ShuttingDown, and wait until nothing of it is."""
+        self.drain()
+        for actor in self._living():
+            actor.withdraw(by="shutdown")
+        await self.wait_idle()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, request: Request, max_priority: int | None) -> RequestActor:
+        arrived = trio.current_time()
+        self._must_admit()
+        self._submitted += 1
+        settings = self.settings.requests
+        if max_priority is not None:
+            settings = evolve(settings, max_priority=max_priority)
+        actor = RequestActor(
+            Seq(self._submitted),
+            request,
+            arrived=arrived,
+            language=self._language,
+            settings=settings,
+            limiter=self._tokenisers,
+            dispatcher=self._dispatcher.ref,
+            figures=self._dispatcher.figures,
+            left=self._metrics.left,
+        )
+        # It has told its reader itself, and logged what it failed with.
+        self._requests.spawn(actor, on_failure=lambda _info, _error: None)
+        return actor
+
+    def _must_admit(self) -> None:
+        if self._failure.reason is not None:
+            raise EngineUnavailable(self._failure.reason)
+        if self._draining:
+            raise ShuttingDown("the server is shutting down")
+
+    def _living(self) -> Iterator[RequestActor]:
+        return (actor for actor in self._actors if isinstance(actor, RequestActor))
+
+
+def _as_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
+    return tuple(_as_message(n, message) for n, message in enumerate(messages))
+
+
+def _as_message(n: int, message: Mapping[str, Any]) -> ChatMessage:
+    role, content, name = message.get("role"), message.get("content"), message.get("name")
+    if role not in ROLES:
+        raise InvalidRequest(f"role {role!r} is not one of {', '.join(ROLES)}", param=f"messages[{n}].role")
+    for field, value in (("content", content), ("name", name or "")):
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{field} must be a string", param=f"messages[{n}].{field}")
+    return ChatMessage(role, content or "", name)
+
+
+def _as_fields(named: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(named)
+    if "stop" in fields:
+        stop = fields["stop"] or ()
+        fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    if isinstance(bias := fields.get("logit_bias"), Mapping):
+        fields["logit_bias"] = tuple(bias.items())
+    return fields
+
+
+def _by_state(states: Mapping[str, int]) -> dict[str, int]:
+    """How many there are in each of the states that people count by."""
+    counts = dict.fromkeys(("queued", "reading", "parked", "decoding"), 0)
+    for state, count in states.items():
+        name = "parked" if state.startswith("parked") else str(state)
+        if name in counts:
+            counts[name] += count
+    return counts
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_runtime(
+    model: str | Path | None = None,
+    *,
+    settings: Settings | None = None,
+    trace: Path | None = None,
+    host: EngineHost | None = None,
+    **named: Any,
+) -> AsyncIterator[Runtime]:
+    """Load a model, start its engine and serve it to this block.
+
+    `model`: a GGUF file; None: the default model, as `strata pull` left it.  `named` are settings by their flat names
+    (`max_running=4`), instead of `settings`.  `host` is an engine host of the caller's own; its `tokenizer` and
+    `template`, if it has them, speak for it, and are called in the event loop.
+
+    Raises ConfigError and ModelError, which say what to do.  Leaving the block withdraws what is left and ends the
+    engine; no thread, task or file of ours stays.
+    """
+    if settings is not None and named:
+        raise TypeError("settings come as one value or by their names, not both")
+    settings = settings or Settings.of(**named)
+    voice = await find_voice(model, host)
+    if host is None:
+        assert voice.file is not None
+        host = ThreadHost(partial(make_engine, voice.file, settings, trace))
+    async with _running(host, settings, voice) as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def _running(host: EngineHost, settings: Settings, voice: Voice) -> AsyncIterator[Runtime]:
+    actors, failure = Registry(), Failure()
+    metrics = Metrics(settings.served_name or voice.name)
+    dispatcher = Dispatcher(settings.scheduler, metrics, on_death=failure.say)
+    engine = EngineActor(host, dispatcher.ref)
+    dispatcher.drive(engine.ref)
+    async with open_supervisor(actors, parent=ROOT) as engines:
+        await engines.start(engine, on_failure=partial(_engine_failed, failure))
+        async with open_supervisor(actors, parent=ROOT) as dispatchers:
+            await dispatchers.start(dispatcher, on_failure=partial(_dispatcher_failed, failure, actors, engine))
+            async with open_supervisor(actors, parent=ROOT) as requests:
+                assert engine.ready is not None
+                info = voice.info(settings.served_name, engine.ready.context)
+                runtime = Runtime(
+                    model=info,
+                    language=voice.language(info),
+                    settings=settings,
+                    actors=actors,
+                    requests=requests,
+                    dispatcher=dispatcher,
+                    metrics=metrics,
+                    failure=failure,
+                )
+                metrics.show(runtime.snapshot)
+                try:
+                    yield runtime
+                finally:
+                    # Bounded: the dispatcher answers in its next turn, and waits for no engine.
+                    with trio.CancelScope(shield=True):
+                        await runtime.close()
+
+
+def _engine_failed(failure: Failure, _info: KernelInfo, error: Exception) -> None:
+    """It has said so itself to the dispatcher, which ends what it had; the log has it from the host."""
+    failure.say(f"the engine died: {error}")
+
+
+def _dispatcher_failed(
+    failure: Failure, actors: Registry, engine: EngineActor, _info: KernelInfo, error: Exception
+) -> None:
+    """A bug of ours.  Whoever waits for it, or would, is told, and the engine works for nobody any more."""
+    error_id = f"err-{uuid.uuid4().hex[:16]}"
+    log.critical("%s: the dispatcher failed", error_id, exc_info=error)
+    failure.say(f"the dispatcher failed; the log has it as {error_id}")
+    error_told = InternalError(f"something went wrong here; the log has it as {error_id}", error_id=error_id)
+    for actor in actors:
+        if isinstance(actor, RequestActor):
+            actor.ref.tell(Ended(actor.seq, Failed(error_told), NOTHING_YET))
+    engine.stop()  # It would go on with its last step, for nobody.

@@ -1,0 +1,22 @@
+"""What tests of Strata, and of what is built on it, run against: real protocols, virtual time, no model file.
+
+    async with strata.open_runtime(host=ScriptedEngine(script=Script(by_text={"ping": "pong"}))) as runtime: ...
+
+`strata.testing.tiny_model` writes small model files; it is not imported from here, for it needs more than Trio.
+"""
+
+from strata.testing.language import ByteTokenizer, PlainTemplate
+from strata.testing.script import Fault, RowFault, Script
+from strata.testing.scripted import Ran, ScriptedEngine
+from strata.testing.sequences import ProtocolError
+
+__all__ = [
+    "ByteTokenizer",
+    "Fault",
+    "PlainTemplate",
+    "ProtocolError",
+    "Ran",
+    "RowFault",
+    "Script",
+    "ScriptedEngine",
+]

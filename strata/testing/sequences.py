@@ -1,0 +1,169 @@
+"""What a scripted engine knows of its sequences, and what it may be told of them.  Knows no time and no step.
+
+Stricter than a real engine: what can only come from a bug on the other side is a ProtocolError and ends the test, where
+a real engine does nothing (a stranger) or fails one sequence (a wrong page).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from attrs import define
+
+from strata.errors import StrataError
+from strata.messages import Grant, Open, Ready, Row, Seq, TokenLogprob
+from strata.testing.language import END
+from strata.testing.script import letters
+
+
+class ProtocolError(StrataError):
+    """The engine was told something that no right dispatcher says."""
+
+
+@define
+class HalfChunk:
+    index: int
+    end: int
+    total: int
+    done: int = 0
+
+
+class ScriptedSequence:
+    """One sequence.  `position` tokens would have their keys and values written."""
+
+    def __init__(self, opened: Open, answer: Callable[[int], int], ready: Ready) -> None:
+        self.seq = opened.seq
+        self.opened = opened
+        self.written = 0
+        self.position = opened.known
+        self.pages = list(opened.pages)
+        self.chunk: HalfChunk | None = None
+        self.said_wants = False
+        self._answer = answer
+        self._ready = ready
+
+    def __repr__(self) -> str:
+        state = f"{self.position} of {len(self.opened.tokens)} read" if self.unread else f"{self.written} written"
+        return f"<ScriptedSequence {self.seq}: {state}, {len(self.pages)} pages>"
+
+    @property
+    def unread(self) -> bool:
+        return self.position < len(self.opened.tokens)
+
+    @property
+    def chunk_end(self) -> int:
+        """Where the chunk that is under way, or the next one, ends (tokens).  The grid starts at 0."""
+        size = self._ready.chunk_tokens
+        return min((self.position // size + 1) * size, len(self.opened.tokens))
+
+    def has_pages(self) -> bool:
+        """Whether its pages hold what comes next: the whole of a chunk, or one token."""
+        end = self.chunk_end if self.unread else self.position + 1
+        return end <= len(self.pages) * self._ready.page_tokens
+
+    def begin_chunk(self, slices_per_chunk: int) -> HalfChunk:
+        """A chunk that is cut short by the prompt's end has its part of the slices, at least one."""
+        size = self._ready.chunk_tokens
+        tokens = self.chunk_end - self.position
+        total = max(1, -(-slices_per_chunk * tokens // size))
+        self.chunk = HalfChunk(index=self.position // size, end=self.chunk_end, total=total)
+        return self.chunk
+
+    def write(self) -> Row:
+        """The next token of its answer."""
+        token = self._choose()
+        self.written += 1
+        return Row(self.seq, token, self._end(token), *self._logprobs(token))
+
+    def _choose(self) -> int:
+        token = self._answer(self.written)
+        if token == END and self.written < self.opened.sampling.min_tokens:
+            return letters(self.opened, self.written)
+        return token
+
+    def _end(self, token: int) -> Literal["stop", "length"] | None:
+        sampling = self.opened.sampling
+        if token == END and not sampling.ignore_eos:
+            return "stop"
+        full = len(self.opened.tokens) + self.written >= self._ready.context
+        return "length" if full or self.written >= sampling.max_tokens else None
+
+    def _logprobs(self, token: int) -> tuple[float | None, tuple[TokenLogprob, ...]]:
+        """Made up: the chosen token has -0.5, the next ids one less each."""
+        asked = self.opened.sampling.logprobs
+        if asked is None:
+            return None, ()
+        top = tuple(TokenLogprob((token + n) % (END + 1), -0.5 - n) for n in range(asked))
+        return -0.5, top
+
+
+class Sequences:
+    """All that are open, and the pages that they hold."""
+
+    def __init__(self, ready: Ready, *, strict: bool) -> None:
+        """`strict`: a sequence that was never opened is an error, not a stranger to be ignored."""
+        self._ready = ready
+        self._strict = strict
+        self._open: dict[Seq, ScriptedSequence] = {}
+        self._seen: set[Seq] = set()
+        self._holders: dict[int, Seq] = {}
+
+    def __repr__(self) -> str:
+        return f"<Sequences {len(self._open)} open, {self.held_pages} pages held>"
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, seq: Seq) -> bool:
+        return seq in self._open
+
+    @property
+    def held_pages(self) -> int:
+        return len(self._holders)
+
+    def get(self, seq: Seq) -> ScriptedSequence | None:
+        """None if it is not open.  Raises ProtocolError if it never was, unless strangers are welcome."""
+        if seq not in self._seen and self._strict:
+            raise ProtocolError(f"sequence {seq} was never opened")
+        return self._open.get(seq)
+
+    def open(self, opened: Open, answer: Callable[[int], int]) -> None:
+        """Raises ProtocolError."""
+        if opened.seq in self._seen:
+            raise ProtocolError(f"sequence {opened.seq} was opened twice")
+        self._check_tokens(opened)
+        self._seen.add(opened.seq)
+        self._hold(opened.seq, opened.pages)
+        self._open[opened.seq] = ScriptedSequence(opened, answer, self._ready)
+
+    def grant(self, grant: Grant) -> None:
+        """Nothing happens if it has ended meanwhile.  Raises ProtocolError."""
+        sequence = self.get(grant.seq)
+        if sequence is not None:
+            self._hold(grant.seq, grant.pages)
+            sequence.pages += grant.pages
+            sequence.said_wants = False
+
+    def forget(self, seq: Seq) -> bool:
+        """Whether there was something to forget."""
+        sequence = self._open.pop(seq, None)
+        if sequence is not None:
+            for page in sequence.pages:
+                del self._holders[page]
+        return sequence is not None
+
+    def _check_tokens(self, opened: Open) -> None:
+        tokens, context = len(opened.tokens), self._ready.context
+        if not 0 < tokens < context:
+            raise ProtocolError(f"sequence {opened.seq} has {tokens} tokens, the context is {context}")
+        if not 0 <= opened.known < tokens or opened.known > len(opened.pages) * self._ready.page_tokens:
+            raise ProtocolError(f"sequence {opened.seq} knows {opened.known} of {tokens} tokens, {opened.pages=}")
+
+    def _hold(self, seq: Seq, pages: Iterable[int]) -> None:
+        for page in pages:
+            if not 0 <= page < self._ready.pages:
+                raise ProtocolError(f"sequence {seq} was granted page {page}; there are {self._ready.pages}")
+            if page in self._holders:
+                raise ProtocolError(f"sequence {seq} was granted page {page}; {self._holders[page]} holds it")
+            self._holders[page] = seq

@@ -1,0 +1,237 @@
+"""The dispatcher by itself: what it is told, in one turn, and what it tells whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+
+from strata.actors.dispatcher import KEPT, Dispatcher, Drain, Enlist, ToRequest
+from strata.actors.kernel import Mailbox, Ref
+from strata.config import SchedulerSettings
+from strata.errors import EngineUnavailable, InvalidRequest, ShuttingDown
+from strata.messages import (
+    PROTOCOL,
+    Accepted,
+    Cancelled,
+    ChunkRead,
+    Close,
+    Completed,
+    Decoded,
+    Ended,
+    EngineDied,
+    Failed,
+    Grant,
+    Open,
+    Ready,
+    Refused,
+    Row,
+    Sampling,
+    Seq,
+    Step,
+    Stopped,
+    Submit,
+    Tokens,
+    Took,
+    Withdraw,
+)
+from strata.metrics import Metrics
+
+READY = Ready(
+    incarnation=1,
+    protocol=PROTOCOL,
+    pages=16,
+    page_tokens=64,
+    context=1024,
+    workspaces=2,
+    chunk_tokens=64,
+    device="none",
+)
+
+
+def take(mailbox: Mailbox[Any]) -> list[Any]:
+    messages = []
+    while mailbox.depth:
+        messages.append(mailbox.take_nowait())
+    return messages
+
+
+@define
+class Bench:
+    """A dispatcher with nobody behind the refs: what it tells stays in their mailboxes."""
+
+    dispatcher: Dispatcher
+    engine: Mailbox[Any] = field(factory=Mailbox)
+    readers: dict[int, Mailbox[ToRequest]] = field(factory=dict)
+    deaths: list[str] = field(factory=list)
+    now: float = 0.0
+
+    @classmethod
+    def make(cls, **settings: Any) -> Bench:
+        deaths: list[str] = []
+        chosen = SchedulerSettings(chunk_tokens=64, **settings)
+        bench = cls(Dispatcher(chosen, Metrics("model"), on_death=deaths.append), deaths=deaths)
+        bench.dispatcher.drive(Ref("engine", bench.engine))
+        return bench
+
+    def turn(self, *messages: Any) -> list[Any]:
+        """One turn; what the engine was told in it."""
+        self.now += 1.0
+        self.dispatcher.turn(messages, self.now)
+        return take(self.engine)
+
+    def enlist(self, seq: int, *, tokens: int = 40, max_tokens: int = 10) -> Enlist:
+        self.readers[seq] = Mailbox()
+        submit = Submit(
+            Seq(seq), (7,) * tokens, Sampling(max_tokens=max_tokens), priority=0, arrived=self.now, named_max=True
+        )
+        return Enlist(submit, Ref(f"request-{seq}", self.readers[seq]))
+
+    def told(self, seq: int) -> list[ToRequest]:
+        return take(self.readers[seq])
+
+
+async def started(*seqs: int, **settings: Any) -> Bench:
+    """A bench on which these were enlisted in one turn."""
+    await trio.lowlevel.checkpoint()
+    bench = Bench.make(**settings)
+    bench.turn(READY)
+    bench.turn(*(bench.enlist(seq) for seq in seqs))
+    return bench
+
+
+def kinds(messages: Iterable[Any]) -> list[type]:
+    return [type(message) for message in messages]
+
+
+async def test_a_request_that_starts_is_opened_granted_and_then_stepped() -> None:
+    bench = Bench.make()
+    assert bench.turn(READY) == []
+    opened, granted, step = bench.turn(bench.enlist(1))
+    assert isinstance(opened, Open)
+    assert (opened.tokens, opened.pages, opened.known) == ((7,) * 40, (), 0)
+    assert isinstance(granted, Grant)
+    assert isinstance(step, Step)
+    assert step.read == 1
+    assert bench.told(1) == [Accepted(Seq(1))]
+
+
+async def test_of_a_batch_all_is_seen_before_one_decision_is_made() -> None:
+    """One that comes and leaves in one turn is never opened."""
+    bench = await started(1)
+    told = bench.turn(bench.enlist(2), Withdraw(Seq(2), "client"), bench.enlist(3), Withdraw(Seq(1), "client"))
+    assert kinds(told) == [Close, Open, Grant, Step]
+    assert [told[0].seq, told[1].seq, told[3].read] == [1, 3, 3]
+    assert kinds(bench.told(2)) == [Accepted, Ended]
+
+
+async def test_closes_are_told_first_and_the_step_last() -> None:
+    """What a close frees can be granted in the same breath."""
+    bench = await started(1)
+    assert kinds(bench.turn(Withdraw(Seq(1), "client"), bench.enlist(2))) == [Close, Open, Grant, Step]
+
+
+async def test_a_step_like_the_one_in_force_is_not_told_again() -> None:
+    bench = await started(1)
+    assert bench.turn(Took(1)) == []
+    assert bench.turn() == []
+
+
+async def test_tokens_come_in_order_and_the_end_after_them_once() -> None:
+    bench = await started(1)
+    bench.turn(ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(1), 5),), 0.0))
+    bench.turn(Decoded(1, (Row(Seq(1), 6),), 0.1), Decoded(1, (Row(Seq(1), 2, "stop"),), 0.1))
+    accepted, *tokens, ended = bench.told(1)
+    assert accepted == Accepted(Seq(1))
+    assert [row.token for told in tokens if isinstance(told, Tokens) for row in told.rows] == [5, 6, 2]
+    assert isinstance(ended, Ended)
+    assert ended.outcome == Completed("stop")
+    assert (ended.figures.read_tokens, ended.figures.written_tokens) == (40, 3)
+    bench.turn(Withdraw(Seq(1), "client"), Decoded(1, (Row(Seq(1), 9),), 0.1))
+    assert bench.told(1) == []
+
+
+@pytest.mark.parametrize("withdrawn_first", [True, False])
+async def test_a_withdrawal_wins_over_an_end_that_comes_in_the_same_batch(withdrawn_first: bool) -> None:
+    """R9: if both happen between two messages, cancel wins; the tokens that came with it are dropped."""
+    bench = await started(1)
+    bench.turn(ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(1), 5),), 0.0))
+    bench.told(1)
+    both = [Withdraw(Seq(1), "admin"), Decoded(1, (Row(Seq(1), 2, "stop"),), 0.1)]
+    bench.turn(*(both if withdrawn_first else reversed(both)))
+    (ended,) = bench.told(1)
+    assert isinstance(ended, Ended)
+    assert ended.outcome == Cancelled("admin")
+    assert ended.figures.written_tokens == 1
+
+
+async def test_a_withdrawal_by_a_stop_string_is_a_completion() -> None:
+    bench = await started(1)
+    told = bench.turn(Withdraw(Seq(1), "stop string"))
+    assert kinds(told) == [Close, Step]
+    assert bench.told(1)[-1].outcome == Completed("stop")
+
+
+async def test_one_that_can_never_fit_is_refused_and_forgotten() -> None:
+    """B11"""
+    bench = await started()
+    bench.turn(bench.enlist(1, tokens=2000))
+    (refused,) = bench.told(1)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, InvalidRequest)
+    assert bench.dispatcher.figures(Seq(1)) is None
+    assert bench.turn(Withdraw(Seq(1), "client")) == []
+    assert bench.told(1) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [(EngineDied("a bus error", 3), EngineUnavailable), (Stopped(), ShuttingDown)]
+)
+async def test_when_the_engine_is_gone_all_end_also_the_queued(end: Any, error: type[Exception]) -> None:
+    """B35: there is no other engine yet; nothing more is told to this one."""
+    bench = await started(1, 2, 3, max_running=1)
+    bench.turn(ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(1), 5),), 0.0))
+    assert bench.turn(end) == []
+    for seq in (1, 2, 3):
+        ended = bench.told(seq)[-1]
+        assert isinstance(ended, Ended)
+        assert isinstance(ended.outcome, Failed)
+        assert isinstance(ended.outcome.error, error)
+    assert bench.turn(bench.enlist(4), EngineDied("again")) == []
+    assert isinstance(bench.told(4)[0].error, error)
+    assert len(bench.deaths) == 1
+    assert bench.dispatcher.statistics().pages_held == 0
+
+
+async def test_draining_ends_the_queued_and_refuses_the_new() -> None:
+    bench = await started(1, 2, max_running=1)
+    bench.turn(Drain(), bench.enlist(3))
+    assert kinds(bench.told(1)) == [Accepted]
+    assert bench.told(2)[-1].outcome == Cancelled("shutdown")
+    assert kinds(bench.told(3)) == [Accepted, Ended]
+    bench.turn(bench.enlist(4))
+    assert isinstance(bench.told(4)[0].error, ShuttingDown)
+
+
+async def test_before_the_engine_is_ready_a_request_is_refused() -> None:
+    bench = Bench.make()
+    assert bench.turn(Took(1), bench.enlist(1)) == []
+    assert isinstance(bench.told(1)[0].error, EngineUnavailable)
+
+
+async def test_the_last_thousand_that_ended_are_kept() -> None:
+    """Figures and history, no word of what they said."""
+    bench = await started()
+    for seq in range(1, KEPT + 11):
+        bench.turn(bench.enlist(seq), Withdraw(Seq(seq), "client"))
+    assert len(bench.dispatcher.past) == KEPT
+    assert next(iter(bench.dispatcher.past)) == 11
+    past = bench.dispatcher.past[Seq(11)]
+    assert past.outcome == Cancelled("client")
+    assert bench.dispatcher.figures(Seq(11)) == past.figures
+    assert [str(change.state) for change in bench.dispatcher.changes(Seq(11))] == ["queued", "done"]
+    assert bench.dispatcher.figures(Seq(10)) is None
+    assert bench.dispatcher.changes(Seq(10)) == ()

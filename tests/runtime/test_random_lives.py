@@ -1,0 +1,130 @@
+"""Whatever happens in whatever order: each request that was let in ends once, and nothing of it stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from attrs import frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_runtime import CHUNK, Scene, scripted
+from trio.testing import MockClock
+
+from strata.errors import (
+    AlreadyDone,
+    EngineUnavailable,
+    Overloaded,
+    RequestCancelled,
+    SequenceFailed,
+    ShuttingDown,
+    UnknownRequest,
+)
+from strata.messages import Delta, Summary
+from strata.testing.script import Fault, RowFault
+from strata.testing.scripted import ScriptedEngine
+
+EXPECTED = (EngineUnavailable, Overloaded, RequestCancelled, SequenceFailed, ShuttingDown)
+
+
+@frozen
+class Life:
+    """A request, and what becomes of it: how long its reader stays, and who cancels it when."""
+
+    at: float
+    tokens: int
+    max_tokens: int
+    priority: int
+    patience: float
+    cancelled_at: float | None
+    stop: tuple[str, ...]
+
+
+times = st.integers(0, 80).map(lambda n: n * 0.005)
+lives = st.builds(
+    Life,
+    at=times,
+    tokens=st.sampled_from([30, 64, 65, 200, 700]),
+    max_tokens=st.integers(1, 12),
+    priority=st.sampled_from([-1, 0, 0, 0, 1]),
+    patience=st.one_of(st.just(1000.0), times),
+    cancelled_at=st.none() | times,
+    stop=st.sampled_from([(), ("a",), ("ab", "q")]),
+)
+faults = st.lists(
+    st.one_of(
+        st.builds(RowFault, seq=st.integers(1, 6), index=st.integers(0, 5)),
+        st.builds(Fault, does=st.sampled_from(["die", "raise", "vanish"]), slice=st.integers(1, 60)),
+    ),
+    max_size=2,
+)
+rules = st.fixed_dictionaries(
+    {
+        "max_running": st.sampled_from([1, 2, 8]),
+        "preempt": st.sampled_from(["off", "chunk", "slice"]),
+        "max_queued": st.sampled_from([2, 256]),
+    }
+)
+
+
+async def live(scene: Scene, name: str, life: Life, ends: dict[str, list[str]]) -> None:
+    ends[name] = []
+    await trio.sleep(life.at)
+    with trio.move_on_after(life.patience):
+        try:
+            async with scene.chat(
+                name, life.tokens, life.max_tokens, priority=life.priority, temperature=0, stop=life.stop
+            ) as stream:
+                await read(stream, life, ends[name])
+        except EXPECTED as error:
+            ends[name].append(type(error).__name__)
+
+
+async def read(stream: Any, life: Life, ends: list[str]) -> None:
+    """To its end; the end is told again and again, and always the same."""
+    written = 0
+    while batch := await stream.batch():
+        written += sum(item.tokens for item in batch if isinstance(item, Delta))
+        ends += [item.finish_reason for item in batch if isinstance(item, Summary)]
+    assert written <= stream.summary.figures.written_tokens <= life.max_tokens
+    assert await stream.batch() == []
+
+
+async def cancel(scene: Scene, id: str, at: float) -> None:
+    await trio.sleep(at)
+    try:
+        scene.runtime.cancel(id)
+    except (AlreadyDone, UnknownRequest):
+        return
+
+
+async def walk(all_lives: list[Life], wrong: list[Any], named: dict[str, Any], drained_at: float | None) -> None:
+    ends: dict[str, list[str]] = {}
+    engine = ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=4, pages=64, page_tokens=16, faults=wrong)
+    async with scripted(engine, max_priority=1, **named) as scene:
+        async with trio.open_nursery() as nursery:
+            for n, life in enumerate(all_lives, start=1):
+                nursery.start_soon(live, scene, f"life {n}", life, ends)
+                if life.cancelled_at is not None:
+                    nursery.start_soon(cancel, scene, f"request-{n}", life.at + life.cancelled_at)
+            if drained_at is not None:
+                await trio.sleep(drained_at)
+                scene.runtime.drain()
+        now = scene.runtime.statistics()
+        assert (now.queued, now.reading, now.parked, now.decoding) == (0, 0, 0, 0)
+        assert (now.pages_held, now.pages_free) == (0, 64)
+        assert not any(info.kind == "request" for info in scene.runtime.tree())
+        patient = {n for n, life in enumerate(all_lives, start=1) if life.patience == 1000}
+        assert all(len(ends[f"life {n}"]) == 1 for n in patient)
+        assert all(len(found) <= 1 for found in ends.values())
+        await trio.sleep(1)
+        assert engine.open_sequences == engine.half_read == 0 or not scene.runtime.health().ready
+
+
+@given(st.lists(lives, min_size=1, max_size=8), faults, rules, st.none() | times)
+@settings(max_examples=60, deadline=None)
+def test_each_request_ends_once_and_nothing_of_it_stays(
+    all_lives: list[Life], wrong: list[Any], named: dict[str, Any], drained_at: float | None
+) -> None:
+    """B26, B35: departures, cancels, stop strings, a drain, sequences that fail and engines that die, at any time."""
+    trio.run(walk, all_lives, wrong, named, drained_at, clock=MockClock(autojump_threshold=0))
