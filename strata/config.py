@@ -6,8 +6,10 @@ A bad value refuses the start and names its setting (`ConfigError`).  Seconds, t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -53,6 +55,38 @@ _optional = attrs.validators.optional
 def _setting(default: Any, check: Any, says: str, **more: Any) -> Any:
     """One setting: its default, its range, and its one line for people, from which help and tables are made."""
     return field(default=default, validator=check, metadata={"help": says}, **more)
+
+
+def _flag(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """A validator: yes or no."""
+    if not isinstance(value, bool):
+        raise ConfigError(attribute.name, f"{value!r} is neither true nor false")
+
+
+def _key(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """A validator: a key that fits into a header.  Says nothing of the key itself."""
+    if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable() or " " in value:
+        raise ConfigError(attribute.name, "a key is printable ASCII without spaces, and not empty")
+
+
+def _keys(instance: Any, attribute: Attribute[Any], value: tuple[Any, ...]) -> None:
+    for key in value:
+        _key(instance, attribute, key)
+
+
+def _origin(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """A validator: `*`, or scheme, host and port as a browser sends them."""
+    if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#,]+", str(value)):
+        raise ConfigError(attribute.name, f"{value!r} is not an origin such as https://chat.example.org, nor *")
+
+
+def _names(value: str | Iterable[str]) -> tuple[str, ...]:
+    """One, or several separated by commas, or several."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
+
+
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)
 
 
 class Preempt(StrEnum):
@@ -151,6 +185,15 @@ class ServeSettings:
         10.0, _number(0, 3600, open_low=True), "a silent stream says where it stands this often, first after 1 s"
     )
     drain_timeout_s: float = _setting(15.0, _number(0, 86400), "what is started may go on this long at the end")
+    strict_fields: bool = _setting(False, _flag, "refuse fields that the API does not know")
+    api_keys: tuple[str, ...] = _setting((), _keys, "keys, any of which opens the API", converter=_names, repr=False)
+    api_key_file: Path | None = _setting(None, None, "a file with one key a line", converter=_path)
+    admin_key: str | None = _setting(None, _optional(_key), "opens /admin, which then takes no other", repr=False)
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), None, "names by which it may be called; none: loopback's own there, any elsewhere", converter=_names
+    )
+    cors_origin: str | None = _setting(None, _optional(_origin), "the web origin that may call it, or *")
+    insecure: bool = _setting(False, _flag, "listen on a public address without a key")
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,48 @@
+"""Strata's routes in a Quart-Trio application of your own.
+
+    python examples/mount.py
+    curl http://127.0.0.1:8000/
+    curl http://127.0.0.1:8000/ai/v1/chat/completions -H 'Content-Type: application/json' \\
+      -d '{"messages": [{"role": "user", "content": "Say hello."}], "stream": true}'
+
+The server runs in your nursery: nothing that a client does, and no request that fails, ends it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import trio
+from quart_trio import QuartTrio
+
+import strata
+from strata.http import routes, serve
+
+
+def make_app(runtime: strata.Runtime) -> QuartTrio:
+    app = QuartTrio(__name__)
+    # Everything of ours, under a prefix of yours: /ai/v1/chat/completions, /ai/metrics, ...
+    app.register_blueprint(routes(runtime), url_prefix="/ai")
+
+    @app.get("/")
+    async def greeting() -> dict[str, str]:
+        """A route of your own, which asks the model without HTTP in between."""
+        question = [{"role": "user", "content": "Greet me in one short sentence."}]
+        async with runtime.chat(question, max_tokens=40) as stream:
+            return {"greeting": await stream.text()}
+
+    return app
+
+
+async def main(
+    *, port: int = 8000, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED, **settings: Any
+) -> None:
+    async with strata.open_runtime(port=port, **settings) as runtime, trio.open_nursery() as nursery:
+        addresses = await nursery.start(partial(serve, make_app(runtime), runtime.settings.serve))
+        task_status.started(addresses[0])
+        print(f"serving on {addresses[0]}")
+
+
+if __name__ == "__main__":
+    trio.run(main)

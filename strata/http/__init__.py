@@ -1,0 +1,20 @@
+"""The edge: bytes on sockets become requests, and answers become bytes.  Knows the runtime by its public face only."""
+
+from strata.http.access import access_lines, to_logger
+from strata.http.app import create_app, routes
+from strata.http.listener import listen
+from strata.http.pump import PumpConnection
+from strata.http.security import check_public
+from strata.http.serve import Tls, serve
+
+__all__ = [
+    "PumpConnection",
+    "Tls",
+    "access_lines",
+    "check_public",
+    "create_app",
+    "listen",
+    "routes",
+    "serve",
+    "to_logger",
+]

@@ -1,0 +1,207 @@
+"""`POST /v1/chat/completions`: reads the body, holds the request, and tells its answer whole or as a stream.
+
+The block of `runtime.submit` is all the cleaning up there is: whatever ends this code withdraws the request.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Final
+
+import msgspec
+import trio
+from quart import Response, request
+from quart_trio.wrappers import TrioResponse
+
+from strata.errors import ModelNotFound
+from strata.http.answer import AnswerMessage, ChatAnswer, Choice, Chunk, logprobs_of, timings_of, usage_of
+from strata.http.asked import PRIORITY_HEADER, Asked, asked, header_priority
+from strata.http.body import BodyDecoder
+from strata.http.errors import BodyTooLarge
+from strata.http.pump import PumpResponse, Write
+from strata.http.route import Edge, Route, current_visit, encoded_response, note, refused
+from strata.http.schema import ChatBody, StrictChatBody
+from strata.http.security import Access
+from strata.http.sse import Events, comment, error_event
+from strata.http.visit import Visit
+from strata.messages import Delta, Figures, Summary
+from strata.runtime import ModelInfo, Runtime, Stream
+
+FIRST_COMMENT_S: Final = 1.0
+PROGRESS_S: Final = 1.0
+"""How often `return_progress` tells, and the longest that a client then waits for a sign."""
+
+
+def chat_routes(edge: Edge) -> list[Route]:
+    chat = Chat(edge)
+    return [
+        Route(
+            method="POST",
+            rule="/v1/chat/completions",
+            view=chat.completions,
+            access=Access.USE,
+            summary="Answer a chat, whole or as a stream of events",
+            body=ChatBody,
+            answer=ChatAnswer,
+            events=Chunk,
+            errors=(400, 404, 408, 409, 413, 429, 500, 503),
+        )
+    ]
+
+
+class Chat:
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        kind = StrictChatBody if edge.settings.strict_fields else ChatBody
+        self._decoder: BodyDecoder[ChatBody] = BodyDecoder(kind, edge.threads)
+
+    async def completions(self) -> Response:
+        visit = current_visit()
+        wish = self._asked(await self._body(), visit)
+        must_serve(self._edge.runtime.model, wish.request.model)
+        visit.stream = wish.stream
+        if wish.stream:
+            return Telling(self._edge.runtime, wish, visit, self._edge.settings.comment_s).response
+        return await whole(self._edge, wish, visit)
+
+    async def _body(self) -> ChatBody:
+        # Not kept: the bytes would otherwise live as long as the answer.
+        data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        if len(data) > self._edge.settings.max_body_mib * 1024 * 1024:
+            raise BodyTooLarge("the body is larger than this server takes")
+        return await self._decoder.decode(data)
+
+    def _asked(self, body: ChatBody, visit: Visit) -> Asked:
+        admin = self._edge.keys.is_admin(request.headers.get("Authorization"))
+        return asked(
+            body,
+            request_id=visit.request_id,
+            priority=header_priority(request.headers.get(PRIORITY_HEADER)),
+            max_priority=100 if admin else self._edge.runtime.settings.requests.max_priority,
+        )
+
+
+def must_serve(model: ModelInfo, name: str) -> None:
+    """Raises ModelNotFound."""
+    if name not in (model.id, "default", *model.aliases):
+        raise ModelNotFound(name)
+
+
+async def whole(edge: Edge, wish: Asked, visit: Visit) -> Response:
+    """The answer in one piece."""
+    deltas: list[Delta] = []
+    async with edge.runtime.submit(wish.request, max_priority=wish.max_priority) as stream:
+        visit.actor = stream.id
+        try:
+            while stream.summary is None:
+                deltas += [item for item in await stream.batch() if isinstance(item, Delta)]
+        finally:
+            visit.figures = stream.figures()
+    visit.finish_reason = stream.summary.finish_reason
+    if wish.request.logprobs is None:
+        return encoded_response(encode_answer(edge.runtime.model.id, deltas, stream.summary, logprobs=False))
+    # Twenty alternatives a token add up to tens of milliseconds.
+    body = await trio.to_thread.run_sync(
+        lambda summary: encode_answer(edge.runtime.model.id, deltas, summary, logprobs=True),
+        stream.summary,
+        limiter=edge.threads,
+        abandon_on_cancel=True,
+    )
+    return encoded_response(body)
+
+
+def encode_answer(model: str, deltas: list[Delta], summary: Summary, *, logprobs: bool) -> bytes:
+    told = logprobs_of(token for delta in deltas for token in delta.logprobs) if logprobs else None
+    message = AnswerMessage(content="".join(delta.text for delta in deltas))
+    return msgspec.json.encode(
+        ChatAnswer(
+            id=new_id(),
+            created=int(time.time()),
+            model=model,
+            choices=[Choice(message=message, finish_reason=summary.finish_reason, logprobs=told)],
+            usage=usage_of(summary.figures),
+            timings=timings_of(summary.figures),
+        )
+    )
+
+
+class Telling:
+    """One streamed answer.
+
+    The status line goes out with the first bytes, so until then an error is a real status; after that it is an event,
+    and the stream ends there.
+    """
+
+    def __init__(self, runtime: Runtime, wish: Asked, visit: Visit, comment_s: float) -> None:
+        self._runtime, self._wish, self._visit, self._comment_s = runtime, wish, visit, comment_s
+        self._events = Events(
+            id=new_id(), created=int(time.time()), model=runtime.model.id, include_usage=wish.include_usage
+        )
+        self._begun = False
+        self._role_told = False
+        self._answering = False
+        self.response = PumpResponse(self._pump)
+
+    async def _pump(self, write: Write) -> TrioResponse | None:
+        wish = self._wish
+        try:
+            async with self._runtime.submit(wish.request, max_priority=wish.max_priority) as stream:
+                self._visit.actor = stream.id
+                try:
+                    await self._tell(stream, write)
+                finally:
+                    self._visit.figures = stream.figures()
+        except Exception as error:
+            return await self._fail(error, write)
+        return None
+
+    async def _tell(self, stream: Stream, write: Write) -> None:
+        due = trio.current_time() + min(FIRST_COMMENT_S, self._comment_s)
+        while True:
+            batch: list[Delta | Summary] | None = None
+            with trio.move_on_at(due):
+                batch = await stream.batch()
+            await self._write(write, self._standing(stream.figures()) if batch is None else self._said(batch))
+            if stream.summary is not None:
+                self._visit.finish_reason = stream.summary.finish_reason
+                return
+            due = trio.current_time() + self._patience()
+
+    def _patience(self) -> float:
+        waits = self._wish.return_progress and not self._answering
+        return min(PROGRESS_S, self._comment_s) if waits else self._comment_s
+
+    def _said(self, batch: list[Delta | Summary]) -> bytes:
+        self._answering = True
+        # All that is ready is one write.
+        pieces = [self._events.delta(item) if isinstance(item, Delta) else self._events.last(item) for item in batch]
+        return self._role() + b"".join(pieces)
+
+    def _standing(self, figures: Figures) -> bytes:
+        if self._wish.return_progress and not self._answering:
+            return self._role() + self._events.progress(figures)
+        return comment(figures)
+
+    def _role(self) -> bytes:
+        """The first event, once."""
+        told, self._role_told = self._role_told, True
+        return b"" if told else self._events.first()
+
+    async def _fail(self, error: Exception, write: Write) -> TrioResponse | None:
+        if self._begun:
+            await write(error_event(note(error, self._visit).encode()))
+            return None
+        await trio.lowlevel.checkpoint()
+        response = refused(error, self._visit)
+        for name, value in self.response.headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    async def _write(self, write: Write, data: bytes) -> None:
+        self._begun = True
+        await write(data)
+
+
+def new_id() -> str:
+    return f"chatcmpl-{uuid.uuid4().hex}"

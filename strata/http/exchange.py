@@ -1,0 +1,185 @@
+"""One request and its answer, between a protocol and the app.  Knows ASGI messages; no socket and no HTTP syntax.
+
+What a client may cost is counted here, as its bytes arrive and not when the app asks for them: a body that is too large
+or too slow ends the app's call, a client that left cancels it, and an app that fails is answered for and hurts nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from time import perf_counter
+from typing import Any, Final, TypeAlias
+
+import trio
+from attrs import frozen
+from hypercorn.trio.task_group import TaskGroup
+
+from strata.http.errors import BodyTooLarge, ErrorAnswer, ErrorBody, Refusal, refusal
+
+Message: TypeAlias = Any
+"""An ASGI message."""
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CLIENT_LEFT: Final = 499
+"""What a log calls the status of an answer that nobody waited for."""
+
+
+@frozen
+class Limits:
+    """What one request may cost."""
+
+    body_bytes: int
+    body_timeout_s: float
+
+
+@frozen
+class Access:
+    """One line of an access log.  `status` is 499 where the client left before its answer was whole."""
+
+    scope: Scope
+    status: int
+    seconds: float
+
+
+OnAccess: TypeAlias = Callable[[Access], None]
+
+
+def too_large(limit: int) -> Refusal:
+    return refusal(BodyTooLarge(f"the body is larger than {limit} bytes"))
+
+
+def too_slow(seconds: float) -> Refusal:
+    text = f"the body did not arrive within {seconds:g} s"
+    return Refusal(408, ErrorAnswer(ErrorBody(text, "timeout_error", None, "body_timeout")))
+
+
+def encoded(refused: Refusal) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """A refusal's headers and body, as a protocol sends them."""
+    body = refused.encode()
+    own = [(name.lower().encode(), value.encode()) for name, value in refused.headers]
+    return [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *own], body
+
+
+class _Done:
+    """What Hypercorn awaits, of something that was done at once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+DONE: Final = _Done()
+
+
+class Exchange:
+    """Runs the app for one request.  `put` is called by the reader of the connection and never waits."""
+
+    def __init__(self, app: App, scope: Scope, send: Send, limits: Limits) -> None:
+        self._app, self.scope, self._send_on = app, scope, send
+        self._limits = limits
+        self._tell, self._hear = trio.open_memory_channel[Message](math.inf)
+        self._call = trio.CancelScope(deadline=trio.current_time() + limits.body_timeout_s)
+        self._received = 0
+        self._status: int | None = None
+        self._left = False
+        self._refused: Refusal | None = None
+        # Nothing that the client does matters any more: the answer is whole, or what it will be is decided.
+        self._decided = False
+
+    @property
+    def status(self) -> int:
+        """Of the answer; 499 where the client left before it was whole."""
+        return CLIENT_LEFT if self._left or self._status is None else self._status
+
+    def put(self, message: Message) -> None:
+        """Take what the client did: a part of the body, its end, or that it left."""
+        if self._decided:
+            return
+        if message["type"] == "http.disconnect":
+            self._left = True
+            self._cut()
+            return
+        self._received += len(message["body"])
+        if self._received > self._limits.body_bytes:
+            self._refused = too_large(self._limits.body_bytes)
+            self._cut()
+            return
+        if not message["more_body"]:
+            self._call.deadline = math.inf
+        self._tell.send_nowait(message)
+
+    def _cut(self) -> None:
+        self._decided = True
+        self._call.cancel()
+
+    async def run(self) -> None:
+        """The whole exchange.  Lets out only what must end the connection: Cancelled, and a protocol's own failure."""
+        try:
+            with self._call:
+                await self._app(self.scope, self._hear.receive, self._send)
+        except Exception as error:
+            self._refused = refusal(error)
+        finally:
+            late = self._call.cancelled_caught and not self._decided
+            self._decided = True
+            self._hear.close()
+        if late:
+            self._refused = too_slow(self._limits.body_timeout_s)
+        # Nobody is left without an answer, and nobody takes half of one for the whole: what is begun and not finished
+        # is cut by the protocol.
+        if not self._left and self._status is None:
+            await self._refuse(self._refused or refusal(RuntimeError("the app did not answer")))
+        await self._send_on(None)
+
+    async def _refuse(self, refused: Refusal) -> None:
+        headers, body = encoded(refused)
+        if self.scope["http_version"].startswith("1"):
+            headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": refused.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send(self, message: Message) -> None:
+        if self._left:
+            await trio.lowlevel.checkpoint()
+            return
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._decided = True
+        await self._send_on(message)
+
+
+class Exchanges(TaskGroup):
+    """The tasks of one connection.  Hypercorn's protocols start each request's app through it."""
+
+    def __init__(self, limits: Limits, on_access: OnAccess | None) -> None:
+        super().__init__()
+        self._limits = limits
+        self._on_access = on_access
+
+    def cancel(self) -> None:
+        """End them all."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:  # noqa: ARG002
+        await trio.lowlevel.checkpoint_if_cancelled()
+        exchange = Exchange(app, scope, send, self._limits)
+        self.spawn(self._run, exchange)
+
+        def put(message: Message) -> Awaitable[None]:
+            exchange.put(message)
+            return DONE
+
+        return put
+
+    async def _run(self, exchange: Exchange) -> None:
+        began = perf_counter()
+        try:
+            await exchange.run()
+        finally:
+            if self._on_access is not None:
+                self._on_access(Access(exchange.scope, exchange.status, perf_counter() - began))

@@ -1,0 +1,363 @@
+"""HTTP/1.1 and HTTP/2 as Hypercorn speaks them, with what one client could do to the others mended.
+
+Nothing here waits for the app: a reader that waits doesn't see its client leave.  Knows no socket; bytes come in by
+`handle` and go out by `send`.  What is mended is told where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
+
+import h2.events
+import h2.exceptions
+import h11
+import trio
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes, Settings
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import Body, EndBody, Response, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, H2Protocol
+from hypercorn.protocol.h11 import H11Protocol
+
+from strata.errors import InvalidRequest
+from strata.http.errors import STATUS_TYPES, ErrorAnswer, ErrorBody, Refusal, refusal
+from strata.http.exchange import DONE, encoded, too_large
+
+MAX_PIPELINED_BYTES: Final = 64 * 1024
+"""Held of what a client sends behind a request that is still being answered; one that sends more is cut off."""
+MAX_IDLE_FRAMES: Final = 1000
+"""HTTP/2 frames that ask for no answer (priorities, pings, settings, resets) before a client is told to calm down."""
+FRAMES_PER_ANSWER: Final = 50
+"""An answered request makes up for so many of them."""
+RESET_FRAMES: Final = 5
+"""A reset counts as so many: its request was begun for nothing."""
+
+_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+_PATH: Final = re.compile(rb"/[\x21-\x7e]*")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_OF_THE_HOP: Final = {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+"""Headers that HTTP/2 forbids; one of them in an answer would leave the client without any."""
+
+
+def origin_form(target: bytes) -> bytes:
+    """The target as a path with its query; empty where it is no such thing.
+
+    >>> origin_form(b"http://example.com/x?y")
+    b'/x?y'
+    """
+    if found := _ABSOLUTE.match(target):
+        rest = target[found.end() :]
+        target = rest if rest.startswith(b"/") else b"/" + rest
+    return target if _PATH.fullmatch(target) else b""
+
+
+def objection(method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> Refusal | None:
+    """Why a request isn't let in, before any of its body is read."""
+    if method == b"CONNECT":
+        return _refused(405, "CONNECT is not served here", "method_not_allowed")
+    if not _TOKEN.fullmatch(method):
+        return refusal(InvalidRequest("the method is not a word", code="bad_method"))
+    if not target:
+        return refusal(InvalidRequest("the request's target is not a path", code="bad_target"))
+    for name, value in headers:
+        if name.lower() == b"content-length" and int(value) > body_bytes:
+            return too_large(body_bytes)
+    return None
+
+
+def _refused(status: int, message: str, code: str) -> Refusal:
+    kind = STATUS_TYPES.get(status, "invalid_request_error")
+    return Refusal(status, ErrorAnswer(ErrorBody(message, kind, None, code)))
+
+
+class _PausedError(Exception):
+    """The next request has to wait until this one is answered."""
+
+
+class _Gate:
+    """In place of the event at which Hypercorn's reader would wait for the end of an answer: it goes on reading."""
+
+    def clear(self) -> Awaitable[None]:
+        return DONE
+
+    def set(self) -> Awaitable[None]:
+        return DONE
+
+    def wait(self) -> Awaitable[None]:
+        raise _PausedError
+
+
+class H11(H11Protocol):
+    """HTTP/1.1 that reads while it answers, ignores upgrades, and lets nothing but a plain request in."""
+
+    def __init__(self, *args: Any, body_bytes: int, allow_h2c: bool) -> None:
+        super().__init__(*args)
+        self.can_read: Any = _Gate()
+        self._body_bytes = body_bytes
+        self._allow_h2c = allow_h2c
+        self._parsing = trio.Lock()
+        self._paused = False
+        self._held_bytes = 0
+
+    @property
+    def may_hear_more(self) -> bool:
+        """Whether the client may still be sending."""
+        return self.connection.their_state not in (h11.DONE, h11.MUST_CLOSE)
+
+    async def handle(self, event: Event) -> None:
+        if not isinstance(event, RawData):
+            await super().handle(event)
+            return
+        if data := self._without_blank_lines(event.data):
+            self.connection.receive_data(data)
+        if not self._paused:
+            await self._handle_events()
+            return
+        self._held_bytes += len(data)
+        if self._held_bytes > MAX_PIPELINED_BYTES:
+            await self.send(Closed())
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def _without_blank_lines(self, data: bytes) -> bytes:
+        """Empty lines before a request are no request (RFC 9112, 2.2)."""
+        between = self.connection.their_state is h11.IDLE and not self.connection.trailing_data[0]
+        return data.lstrip(b"\r\n") if between else data
+
+    async def _handle_events(self) -> None:
+        async with self._parsing:
+            try:
+                await super()._handle_events()
+            except _PausedError:
+                self._paused = True
+                self._held_bytes = len(self.connection.trailing_data[0])
+
+    async def _maybe_recycle(self) -> None:
+        await super()._maybe_recycle()
+        if self._paused and self.connection.our_state is h11.IDLE:
+            self._paused = False
+            self._skip_blank_lines()
+            self.task_group.spawn(self._handle_events)
+
+    def _skip_blank_lines(self) -> None:
+        """A stray line break after a body would be taken for a bad request."""
+        held = self.connection.trailing_data[0]
+        if held.startswith((b"\r", b"\n")):
+            fresh = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+            if rest := held.lstrip(b"\r\n"):
+                fresh.receive_data(rest)
+            self.connection = fresh
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """HTTP/2 without TLS only where it is asked for, and as a connection's first words; never by an upgrade."""
+        if event.method == b"PRI" and self._allow_h2c and self.keep_alive_requests == 0:
+            await super()._check_protocol(event)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        target = origin_form(request.target)
+        objected = objection(request.method, target, request.headers, self._body_bytes)
+        if request.method == b"PRI":
+            objected = _refused(400, "HTTP/2 is not served on this connection", "http_version")
+        if objected is not None:
+            await self._answer(objected, head_only=request.method == b"HEAD")
+            await self.send(Closed())
+            return
+        # An upgrade may be ignored (RFC 9110, 7.8), and is: what it leads to is not served here.
+        kept = [pair for pair in request.headers if pair[0] != b"upgrade"]
+        if len(kept) < len(request.headers) or target != request.target:
+            request = h11.Request(method=request.method, target=target, headers=kept, http_version=request.http_version)
+        await super()._create_stream(request)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, Response) and self.context.terminated.is_set():
+            # The server is closing: the client should not send its next request here.
+            closing = [*event.headers, (b"connection", b"close")]
+            event = Response(stream_id=event.stream_id, headers=closing, status_code=event.status_code)
+        await super().stream_send(event)
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """What h11 can't parse, in the API's shape.  Never 5xx (h11 has 501 for an unknown transfer coding): these are
+        for faults of ours."""
+        await self._answer(
+            _refused(status_code if status_code < 500 else 400, "this is not a valid HTTP request", "bad_request")
+        )
+
+    async def _answer(self, refused: Refusal, *, head_only: bool = False) -> None:
+        headers, body = encoded(refused)
+        headers += [(b"connection", b"close"), *self.config.response_headers("h11")]
+        await self._send_h11_event(h11.Response(status_code=refused.status, headers=headers))
+        if not head_only:
+            await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+
+
+class H2(H2Protocol):
+    """HTTP/2 in which a stream can fail, stall or be refused alone, and nobody sends frames for nothing for ever."""
+
+    def __init__(self, *args: Any, body_bytes: int, stall_s: float) -> None:
+        super().__init__(*args)
+        self._body_bytes = body_bytes
+        self._stall_s = stall_s
+        self._idle_frames = 0
+        self._moved = trio.lowlevel.ParkingLot()
+        # Streams whose request isn't whole.
+        self._uploading: set[int] = set()
+        self._waiting: set[tuple[int, trio.CancelScope]] = set()
+        # Without ENABLE_CONNECT_PROTOCOL, which Hypercorn would announce.
+        self.connection.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: self.config.h2_max_concurrent_streams,
+                SettingCodes.MAX_HEADER_LIST_SIZE: self.config.h2_max_header_list_size,
+            },
+        )
+
+    @property
+    def may_hear_more(self) -> bool:
+        """Whether the client may still be sending."""
+        return True
+
+    async def _handle_events(self, events: list[h2.events.Event]) -> None:
+        for event in events:
+            self._count(event)
+            if self._idle_frames > MAX_IDLE_FRAMES:
+                self.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                await self._flush()
+                await self.send(Closed())
+                return
+            await self._handle_event(event)
+        await self._flush()
+
+    async def _handle_event(self, event: h2.events.Event) -> None:
+        match event:
+            case h2.events.RequestReceived() if self.context.terminated.is_set():
+                # Not the plain reset that it would get: this code says that the request may be sent again elsewhere.
+                self._reset(event.stream_id, ErrorCodes.REFUSED_STREAM)
+                await self._flush()
+                return
+            case h2.events.RequestReceived():
+                self._uploading.add(event.stream_id)
+            case h2.events.StreamEnded() | h2.events.StreamReset():
+                self._uploading.discard(event.stream_id)
+            case h2.events.DataReceived() if event.stream_id not in self.streams:
+                # More of a body whose answer has been given.
+                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                await self._flush()
+                return
+        await super()._handle_events([event])
+        if isinstance(event, h2.events.RequestReceived | h2.events.StreamReset):
+            # Hypercorn says "busy" of a request that was refused, and nothing of one that was reset.
+            await self.send(Updated(idle=self.idle))
+
+    def _count(self, event: h2.events.Event) -> None:
+        """To open streams and reset them is the cheapest way to keep a server busy (CVE-2023-44487)."""
+        match event:
+            case h2.events.StreamReset():
+                self._idle_frames += RESET_FRAMES
+            case h2.events.DataReceived():
+                self._idle_frames += 0 if event.data else 1
+            case h2.events.RequestReceived() | h2.events.StreamEnded() | h2.events.WindowUpdated():
+                pass
+            case _:
+                self._idle_frames += 1
+
+    def _reset(self, stream_id: int, code: ErrorCodes) -> None:
+        try:
+            self.connection.reset_stream(stream_id, code)
+        except h2.exceptions.ProtocolError:
+            # It is closed already, or the whole connection is.
+            return
+
+    async def _priority_updated(self, event: h2.events.PriorityUpdated) -> None:  # noqa: ARG002
+        """All streams are equal; the tree of priorities (deprecated by RFC 9113) only cost memory."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _create_stream(self, request: h2.events.RequestReceived) -> None:
+        pseudo = {name: value for name, value in request.headers if name.startswith(b":")}
+        method, path = pseudo.get(b":method", b""), origin_form(pseudo.get(b":path", b""))
+        objected = objection(method, path, request.headers, self._body_bytes)
+        if objected is None:
+            await super()._create_stream(request)
+        else:
+            await self._refuse(request.stream_id, objected, head_only=method == b"HEAD")
+
+    async def _refuse(self, stream_id: int, refused: Refusal, *, head_only: bool) -> None:
+        headers, body = encoded(refused)
+        fits = not head_only and len(body) <= self.connection.local_flow_control_window(stream_id)
+        status = [(b":status", b"%d" % refused.status), *headers, *self.config.response_headers("h2")]
+        self.connection.send_headers(stream_id, status, end_stream=not fits)
+        if fits:
+            self.connection.send_data(stream_id, body, end_stream=True)
+        self._stop_upload(stream_id)
+        await self._flush()
+
+    def _stop_upload(self, stream_id: int) -> None:
+        """The answer is whole: what is left of the request is not wanted (RFC 9113, 8.1)."""
+        if stream_id in self._uploading:
+            self._uploading.discard(stream_id)
+            self._reset(stream_id, ErrorCodes.NO_ERROR)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        match event:
+            case Response():
+                headers = [(name, value) for name, value in event.headers if name.lower() not in _OF_THE_HOP]
+                await super().stream_send(
+                    Response(stream_id=event.stream_id, headers=headers, status_code=event.status_code)
+                )
+            case Body() | EndBody():
+                await self._send_bounded(event)
+            case StreamClosed():
+                self._idle_frames = max(0, self._idle_frames - FRAMES_PER_ANSWER)
+                await self._end_whole(event.stream_id)
+                await super().stream_send(event)
+            case _:
+                await super().stream_send(event)
+
+    async def _send_bounded(self, event: StreamEvent) -> None:
+        """Wait for the client's window, but not for ever: one that takes nothing loses this stream."""
+        with trio.CancelScope(deadline=trio.current_time() + self._stall_s) as scope:
+            waiting = (event.stream_id, scope)
+            self._waiting.add(waiting)
+            try:
+                await super().stream_send(event)
+                await self._until_taken(event.stream_id)
+            finally:
+                self._waiting.discard(waiting)
+        if scope.cancelled_caught:
+            await self._end_whole(event.stream_id)
+            await self._close_stream(event.stream_id)
+            await self.send(Updated(idle=self.idle))
+
+    async def _until_taken(self, stream_id: int) -> None:
+        """Hypercorn's buffer holds up its writer, but not while the client's window is closed."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while (buffer := self.stream_buffers.get(stream_id)) and len(buffer.buffer) >= BUFFER_HIGH_WATER:
+            await self._moved.park()
+
+    async def _send_data(self, stream_id: int) -> None:
+        buffer = self.stream_buffers.get(stream_id)
+        before = len(buffer.buffer) if buffer else 0
+        await super()._send_data(stream_id)
+        self._moved.unpark_all()
+        if buffer and len(buffer.buffer) < before:
+            for waiting_id, scope in self._waiting:
+                if waiting_id == stream_id:
+                    scope.deadline = trio.current_time() + self._stall_s
+        if stream_id not in self.stream_buffers:
+            self._stop_upload(stream_id)
+            await self._flush()
+
+    async def _end_whole(self, stream_id: int) -> None:
+        """Reset a stream whose answer was begun and isn't whole; Hypercorn would leave its client waiting."""
+        buffer = self.stream_buffers.get(stream_id)
+        if buffer is None or buffer.complete:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        self._reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+        await self._flush()
+        # The sending task finds the stream closed and clears up behind it.
+        await buffer.close()
+        await self._window_updated(stream_id)

@@ -1,0 +1,156 @@
+"""Who may do what: keys, names the server may be called by, and origins.  Pure; knows headers, not the framework.
+
+A browser that was lured to a foreign page can reach a server on this machine; the checks of Host (against names that
+were pointed here) and Origin are for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from strata.config import ServeSettings
+from strata.errors import ConfigError
+from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+ANY: Final = "*"
+
+
+class Access(IntEnum):
+    """What a route asks for.  `OPEN` needs nothing, as health checks carry no keys."""
+
+    OPEN = 0
+    USE = 1
+    ADMIN = 2
+
+
+class Keys:
+    """The keys that are known, kept as digests.
+
+    Every key is compared, in constant time, whatever came before: neither the key nor its place is told by the time.
+    """
+
+    def __init__(self, api_keys: Iterable[str], admin_key: str | None) -> None:
+        self._api = tuple(_digest(key) for key in api_keys)
+        self._admin = None if admin_key is None else _digest(admin_key)
+
+    @classmethod
+    def of(cls, settings: ServeSettings) -> Keys:
+        """With those in `api_key_file`.  Raises ConfigError."""
+        from_file = () if settings.api_key_file is None else read_keys(settings.api_key_file)
+        return cls((*settings.api_keys, *from_file), settings.admin_key)
+
+    def __repr__(self) -> str:
+        return f"<Keys {len(self._api)}{'' if self._admin is None else ' and an admin key'}>"
+
+    @property
+    def any(self) -> bool:
+        return bool(self._api)
+
+    def is_admin(self, authorization: str | None) -> bool:
+        """Whether the admin key was sent; never where there is none."""
+        sent = _digest(_bearer(authorization))
+        return self._admin is not None and hmac.compare_digest(sent, self._admin)
+
+    def check(self, authorization: str | None, access: Access) -> None:
+        """Raises Unauthorised without a known key, Forbidden with one that isn't enough."""
+        sent = _digest(_bearer(authorization))
+        user = any([hmac.compare_digest(sent, key) for key in self._api])  # noqa: C419  # each one, always
+        admin = self.is_admin(authorization)
+        if access is Access.OPEN or admin:
+            return
+        if access is Access.ADMIN and self._admin is not None:
+            raise Forbidden("this needs the admin key") if user else Unauthorised("this needs the admin key")
+        if self._api and not user:
+            raise Unauthorised("this needs a key: `Authorization: Bearer ...`")
+
+
+class Names:
+    """By which Host a request may call this server, and from which origins a page may."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        allowed = {_host(name) for name in settings.allowed_hosts}
+        if not allowed and is_loopback(settings.host):
+            allowed = {*LOOPBACK_NAMES, _host(settings.host)}
+        self._hosts = None if not allowed or ANY in allowed else frozenset(allowed)
+        self._cors = settings.cors_origin
+
+    def check_host(self, host: str | None) -> None:
+        """Raises Forbidden.  No browser leaves the Host out, so none is no danger."""
+        if self._hosts is None or not host:
+            return
+        if _host(host) not in self._hosts:
+            raise Forbidden("this server is not called by that Host; --allowed-hosts names those that it is")
+
+    def allows_origin(self, origin: str | None) -> str | None:
+        """The value of `Access-Control-Allow-Origin`, or None."""
+        if self._cors is None or origin is None:
+            return None
+        return self._cors if self._cors in (ANY, origin) else None
+
+    def check_change(self, *, scheme: str, host: str | None, origin: str | None, content_type: str | None) -> None:
+        """What an administrator's POST must be, so that no foreign page can send it.
+
+        Raises Forbidden, UnsupportedMedia.
+        """
+        if origin is not None and origin != f"{scheme}://{host}" and self.allows_origin(origin) is None:
+            raise Forbidden("a page from another origin may not do this")
+        if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+            raise UnsupportedMedia("send this with `Content-Type: application/json`")
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """One key a line; empty lines and those that begin with # count for nothing.  Raises ConfigError."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("api_key_file", f"{path} can't be read: {type(error).__name__}") from None
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        # To take it for "no key needed" would open what was meant to be closed.
+        raise ConfigError("api_key_file", f"{path} holds no key")
+    return keys
+
+
+def check_public(settings: ServeSettings) -> None:
+    """Refuse to listen on a public address without a key.  Raises ConfigError."""
+    keyless = not settings.api_keys and settings.api_key_file is None
+    if keyless and not settings.insecure and not is_loopback(settings.host):
+        raise ConfigError(
+            "host", f"{settings.host} can be reached by others: set --api-key (or --insecure to serve everybody)"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it: a loopback address, or a socket that is a file or was passed in."""
+    if host == "localhost" or host.startswith(("unix:", "fd://")):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(text: str) -> str:
+    """Without port, brackets, the root's dot, and case."""
+    name = text.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    return name.removesuffix(".")
+
+
+def _bearer(authorization: str | None) -> str:
+    scheme, _, key = (authorization or "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

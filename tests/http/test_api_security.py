@@ -1,0 +1,146 @@
+"""Keys, hosts and origins."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.config import ServeSettings
+from strata.errors import ConfigError
+from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
+from strata.http.security import Access, Keys, Names, check_public, is_loopback
+
+USER, ADMIN = "Bearer user-key", "Bearer admin-key"
+
+
+@pytest.mark.parametrize(
+    "sent", [None, "", "user-key", "Basic user-key", "Bearer", "Bearer x", "Bearer user-key2", "Bearer é"]
+)
+def test_without_a_known_key_nothing_but_health_is_open(sent):
+    """B64: whatever the header looks like."""
+    keys = Keys(["other-key", "user-key"], None)
+    keys.check(sent, Access.OPEN)
+    for access in (Access.USE, Access.ADMIN):
+        with pytest.raises(Unauthorised):
+            keys.check(sent, access)
+
+
+def test_any_of_several_keys_opens_and_the_scheme_has_no_case():
+    keys = Keys(["other-key", "user-key"], None)
+    for sent in (USER, "Bearer other-key", "bearer  user-key "):
+        keys.check(sent, Access.USE)
+        keys.check(sent, Access.ADMIN)
+
+
+def test_with_an_admin_key_no_other_opens_admin():
+    keys = Keys(["user-key"], "admin-key")
+    keys.check(ADMIN, Access.ADMIN)
+    keys.check(ADMIN, Access.USE)
+    with pytest.raises(Forbidden):
+        keys.check(USER, Access.ADMIN)
+    with pytest.raises(Unauthorised):
+        keys.check(None, Access.ADMIN)
+    assert keys.is_admin(ADMIN)
+    assert not keys.is_admin(USER)
+
+
+def test_an_admin_key_alone_leaves_the_rest_open():
+    keys = Keys([], "admin-key")
+    keys.check(None, Access.USE)
+    with pytest.raises(Unauthorised):
+        keys.check(None, Access.ADMIN)
+
+
+def test_without_any_key_everything_is_open_and_nobody_is_admin():
+    keys = Keys([], None)
+    keys.check(None, Access.ADMIN)
+    assert not keys.is_admin("Bearer ")
+    assert not keys.is_admin(None)
+
+
+def test_no_key_shows_in_what_is_printed():
+    """B64: neither in the settings nor in what is made of them."""
+    settings = ServeSettings(api_keys="user-key,other-key", admin_key="admin-key")
+    shown = repr(settings) + repr(Keys.of(settings)) + str(vars(Keys.of(settings)))
+    assert "-key'" not in shown
+    assert "user-key" not in shown
+
+
+def test_keys_come_from_a_file_too(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\n  first \nsecond\n")
+    keys = Keys.of(ServeSettings(api_keys="third", api_key_file=file))
+    for key in ("first", "second", "third"):
+        keys.check(f"Bearer {key}", Access.USE)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"# nothing\n", b"\xff\n"])
+def test_a_file_without_a_key_refuses_the_start(tmp_path, content):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match="api_key_file"):
+        Keys.of(ServeSettings(api_key_file=file))
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST.", "", None]
+)
+def test_on_loopback_it_is_called_by_loopbacks_names(host):
+    Names(ServeSettings()).check_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "evil@localhost"]
+)
+def test_on_loopback_any_other_host_is_refused(host):
+    with pytest.raises(Forbidden):
+        Names(ServeSettings()).check_host(host)
+
+
+def test_elsewhere_any_host_is_right_unless_some_are_named():
+    Names(ServeSettings(host="0.0.0.0")).check_host("anything")
+    named = Names(ServeSettings(host="0.0.0.0", allowed_hosts="Chat.example.org"))
+    named.check_host("chat.example.org:443")
+    with pytest.raises(Forbidden):
+        named.check_host("other.example.org")
+    Names(ServeSettings(allowed_hosts="*")).check_host("anything")
+
+
+def test_an_administrators_post_is_json_from_the_same_origin_or_from_no_page():
+    names = Names(ServeSettings())
+
+    def check(origin: str | None, content_type: str | None = "application/json; charset=utf-8") -> None:
+        names.check_change(scheme="http", host="localhost:8000", origin=origin, content_type=content_type)
+
+    check(None)
+    check("http://localhost:8000")
+    for origin in ("https://localhost:8000", "http://localhost:8001", "http://evil.example", "null", ""):
+        with pytest.raises(Forbidden):
+            check(origin)
+    for content_type in (None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+        with pytest.raises(UnsupportedMedia):
+            check(None, content_type)
+
+
+def test_only_the_named_origin_is_let_in():
+    assert Names(ServeSettings()).allows_origin("https://a.example") is None
+    names = Names(ServeSettings(cors_origin="https://a.example"))
+    assert names.allows_origin("https://a.example") == "https://a.example"
+    assert names.allows_origin("https://b.example") is None
+    assert names.allows_origin(None) is None
+    assert Names(ServeSettings(cors_origin="*")).allows_origin("https://b.example") == "*"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "unix:/run/x", "fd://3"])
+def test_what_only_this_machine_reaches_is_loopback(host):
+    assert is_loopback(host)
+    check_public(ServeSettings(host=host))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
+def test_a_public_address_without_a_key_is_refused_at_the_start(host):
+    assert not is_loopback(host)
+    with pytest.raises(ConfigError, match="--api-key"):
+        check_public(ServeSettings(host=host))
+    check_public(ServeSettings(host=host, api_keys="k"))
+    check_public(ServeSettings(host=host, insecure=True))
