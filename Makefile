@@ -1,10 +1,12 @@
 # Two commands carry the project: `make serve` and `make test`.  Both create what they need.
 PYTHON ?= python3
+# What `make test-all` tries: names, or paths where they are not to be found by name.
+PYTHONS ?= python3.11 python3.13
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test lint clean
+.PHONY: serve test test-all lint clean
 
 serve: $(VENV)/.installed
 	$(BIN)/strata serve $(ARGS)
@@ -12,12 +14,25 @@ serve: $(VENV)/.installed
 test: $(VENV)/.tested
 	$(BIN)/python -m pytest $(ARGS)
 
+# On each of these Pythons that is installed, in an environment of its own; one that fails doesn't hide the others.
+test-all:
+	@failed=; \
+	for python in $(PYTHONS); do \
+		if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
+			echo "== Python $$version"; \
+			$(MAKE) test PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
+		else \
+			echo "== $$python is not installed: skipped"; \
+		fi; \
+	done; \
+	if [ -n "$$failed" ]; then echo "== failed on Python$$failed"; exit 1; fi
+
 lint: $(VENV)/.linted
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/flake8-async --enable=ASYNC900,ASYNC910,ASYNC911,ASYNC912,ASYNC913 strata
+	$(BIN)/flake8-async --enable=ASYNC900,ASYNC910,ASYNC911,ASYNC912,ASYNC913 $$(find strata -name '*.py')
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Strata needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else 0'
@@ -37,4 +52,4 @@ $(VENV)/.linted: pyproject.toml $(VENV)/.tested
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,129 @@
+"""`strata doctor`: what this machine has, what Strata would do with it, and what to do about each problem."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+from attrs import frozen
+
+from strata.cli.flags import named, settings_flags
+from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
+from strata.errors import ModelError
+
+
+@frozen
+class Finding:
+    """One line of the report.  `mend` says what to do where something is not as it should be."""
+
+    what: str
+    found: str
+    mend: str | None = None
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), envvar="STRATA_MODEL", help="A GGUF file to look at.")
+@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+def doctor(policy: str, served_name: str | None, model: Path | None, **flags: object) -> int:
+    """Looks at the machine, the model and the settings; exit code 1 if something needs mending."""
+    settings = Settings.of(policy=policy, served_name=served_name, **named(dict(flags)))
+    sections = {
+        "machine": list(_machine()),
+        "arithmetic": list(_arithmetic()),
+        "model": list(_model(model)),
+        f"settings (policy {settings.policy})": list(_settings(settings)),
+    }
+    for title, findings in sections.items():
+        click.secho(title, bold=True)
+        for finding in findings:
+            _show(finding)
+    return 1 if any(finding.mend for findings in sections.values() for finding in findings) else 0
+
+
+def _show(finding: Finding) -> None:
+    click.echo(f"  {finding.what:<20} {finding.found}")
+    if finding.mend:
+        click.secho(f"  {'':<20} -> {finding.mend}", fg="yellow")
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("strata", version("strata-serve"))
+    yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
+    yield Finding("processors", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+    total, free = _memory_mib()
+    low = "free some memory: the default model needs about 1 GiB" if free < 1024 else None
+    yield Finding("memory", f"{free:,} MiB available of {total:,} MiB", low)
+
+
+def _memory_mib() -> tuple[int, int]:
+    """Total and available memory of the machine (MiB)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(lines[name].split()[0]) // 1024 for name in ("MemTotal", "MemAvailable"))
+    return total, free
+
+
+def _arithmetic() -> Iterator[Finding]:
+    import numpy
+    from threadpoolctl import threadpool_info
+
+    for pool in threadpool_info():
+        if pool["user_api"] == "blas":
+            yield Finding(
+                "BLAS",
+                f"{pool['internal_api']} {pool['version']}, kernels for {pool.get('architecture', '?')}, "
+                f"{pool['num_threads']} threads (NumPy {numpy.__version__})",
+            )
+    forced = os.environ.get("OPENBLAS_CORETYPE")
+    if forced:
+        yield Finding("OPENBLAS_CORETYPE", f"{forced} (set in the environment; it decides which kernels BLAS takes)")
+    yield Finding("device", "cpu, float32 (NumPy); no GPU engine in this version")
+
+
+def _model(path: Path | None) -> Iterator[Finding]:
+    from strata.models import open_model
+    from strata.models.pull import default_model_path
+
+    chosen = path or default_model_path()
+    if path is None and not chosen.exists():
+        yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MB)")
+        return
+    try:
+        model = open_model(chosen)
+    except ModelError as problem:
+        yield Finding("file", str(chosen), str(problem))
+        return
+    yield Finding("file", f"{chosen} ({model.size_bytes / 2**20:,.0f} MiB)")
+    config = model.config
+    yield Finding(
+        "model", f"{model.name}: {model.architecture}, {model.quantisation}, context {config.context:,} tokens"
+    )
+    yield Finding(
+        "shape", f"{config.layers} layers, width {config.hidden}, {config.heads} heads, {config.kv_heads} for keys"
+    )
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for part in (settings.serve, settings.scheduler, settings.engine, settings.requests):
+        for field in attrs.fields(type(part)):
+            value = getattr(part, field.name)
+            if field.name in seen:
+                continue
+            seen.add(field.name)
+            changed = "" if value == field.default else f"  (default {_shown(field, field.default)})"
+            yield Finding(field.name, f"{_shown(field, value)}{changed}")
+
+
+def _shown(field: attrs.Attribute[Any], value: Any) -> str:
+    """The value as a person would write it; a secret only as being there."""
+    if value is None or value == ():
+        return "unset"
+    if not field.repr:
+        return "set"
+    return " ".join(value) if isinstance(value, tuple) else str(value)

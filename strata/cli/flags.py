@@ -1,0 +1,74 @@
+"""Flags made from the settings' own fields, so that a setting is described once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from strata.config import POLICIES, Preempt
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_TYPES: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL, "str": click.STRING}
+
+
+def settings_flags(*kinds: type) -> Callable[[Command], Command]:
+    """Adds `--policy`, `--served-name` and one flag for each field of these settings classes.
+
+    A flag that isn't given arrives as None and is left out by `named()`, so that the policy's value stands.
+    Each can also be given as an environment variable, `STRATA_` and the name in capitals.  A setting of several values
+    takes its flag, in the singular, several times.
+    """
+
+    def decorate(command: Command) -> Command:
+        seen: set[str] = set()
+        fields = [field for kind in kinds for field in attrs.fields(kind)]
+        for field in reversed(fields):
+            if field.name not in seen:
+                seen.add(field.name)
+                command = _flag(field)(command)
+        command = click.option("--served-name", envvar="STRATA_SERVED_NAME", help="The model's name at the API.")(
+            command
+        )
+        return click.option(
+            "--policy",
+            type=click.Choice(list(POLICIES)),
+            default="batch",
+            show_default=True,
+            envvar="STRATA_POLICY",
+            help="fifo: whole requests in order.  preempt: one at a time, giving way.  batch: many, giving way.",
+        )(command)
+
+    return decorate
+
+
+def named(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given."""
+    return {name: value for name, value in flags.items() if value is not None and value != ()}
+
+
+def _flag(field: attrs.Attribute[Any]) -> Callable[[Command], Command]:
+    says = field.metadata.get("help", "")
+    repeated = isinstance(field.default, tuple)
+    flag = field.name.removesuffix("s") if repeated else field.name
+    shown = "" if field.default is None or repeated else f"  [default: {field.default}]"
+    return click.option(
+        f"--{flag.replace('_', '-')}",
+        field.name,
+        type=_type(field),
+        default=None,
+        is_flag=field.default is False,
+        multiple=repeated,
+        envvar=f"STRATA_{field.name.upper()}",
+        help=f"{says[:1].upper()}{says[1:]}.{shown}",
+    )
+
+
+def _type(field: attrs.Attribute[Any]) -> Any:
+    if isinstance(field.default, Preempt):
+        return click.Choice(list(Preempt))
+    names: Sequence[str] = str(field.type).replace("tuple[str, ...]", "str").split(" | ")
+    return next((_TYPES[name] for name in names if name in _TYPES), click.STRING)

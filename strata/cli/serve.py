@@ -1,0 +1,182 @@
+"""`strata serve`: opens the port, loads the model, serves until it is told to stop or the engine dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import click
+import trio
+
+from strata.cli.flags import named, settings_flags
+from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
+from strata.errors import ConfigError
+
+if TYPE_CHECKING:
+    from strata.http.serve import Tls
+    from strata.runtime import Runtime
+
+ENGINE_DIED: Final = 3
+SIGNALLED: Final = 128
+"""And the signal's number: it was told twice, and ended with requests under way."""
+
+
+@click.command()
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    envvar="STRATA_MODEL",
+    help="A GGUF file.  Without it the default model, fetched on first use.",
+)
+@click.option("--trace", type=click.Path(path_type=Path), help="Write one JSON line a slice and decode step here.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM): serve HTTPS, HTTP/2 too.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
+@click.option("--allow-h2c", is_flag=True, help="Take HTTP/2 without TLS, for a proxy that speaks it.")
+@click.option("--access-log/--no-access-log", default=True, help="One JSON line a request on stderr, without texts.")
+@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+def serve(policy: str, served_name: str | None, model: Path | None, trace: Path | None, **flags: Any) -> int:
+    """Serves a model over HTTP, to any client of the OpenAI API."""
+    from strata.http.listener import listen
+    from strata.http.security import check_public
+
+    edge = Edge(
+        tls=_tls(flags.pop("tls_cert"), flags.pop("tls_key")),
+        allow_h2c=flags.pop("allow_h2c"),
+        access_log=flags.pop("access_log"),
+    )
+    settings = Settings.of(policy=policy, served_name=served_name, **named(flags))
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    check_public(settings.serve)
+    # The port first: of all that can be wrong it is the cheapest to find out.
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]
+        if model is None:
+            from strata.models.pull import pull_default
+
+            model = pull_default()
+        return trio.run(_serve, settings, model, trace, edge, sockets)
+
+
+@attrs.frozen
+class Edge:
+    """How the server speaks to its clients, apart from the settings."""
+
+    tls: Tls | None
+    allow_h2c: bool
+    access_log: bool
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+    from strata.http.serve import Tls
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("tls", "--tls-cert and --tls-key go together")
+    return Tls(certificate, key)
+
+
+async def _serve(
+    settings: Settings, model: Path, trace: Path | None, edge: Edge, sockets: Sequence[socket.socket]
+) -> int:
+    from strata.http.access import access_lines, to_logger
+    from strata.http.app import create_app
+    from strata.http.serve import serve as serve_http
+    from strata.runtime import open_runtime
+
+    ending = Ending(settings.serve.drain_timeout_s)
+    async with open_runtime(model, settings=settings, trace=trace) as runtime:
+        app = create_app(runtime)
+        async with trio.open_nursery() as nursery:
+            # From here on a signal is an order; before, it just ends us.
+            await nursery.start(ending.follow, runtime, nursery.cancel_scope)
+            async with trio.open_nursery() as serving:
+                addresses = await serving.start(
+                    lambda task_status: serve_http(
+                        app,
+                        settings.serve,
+                        sockets=sockets,
+                        shutdown_trigger=ending.closed.wait,
+                        tls=edge.tls,
+                        allow_h2c=edge.allow_h2c,
+                        on_access=access_lines(to_logger) if edge.access_log else None,
+                        task_status=task_status,
+                    )
+                )
+                _announce(runtime, addresses)
+            nursery.cancel_scope.cancel()
+    return ending.code
+
+
+class Ending:
+    """When and how the server ends.  `closed` is set once every request has had its last word."""
+
+    def __init__(self, drain_timeout_s: float) -> None:
+        self.code = 0
+        self.closed = trio.Event()
+        self._drain_timeout_s = drain_timeout_s
+
+    async def follow(
+        self,
+        runtime: Runtime,
+        everything: trio.CancelScope,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Obey signals, and notice the engine's death; returns only by being cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._notice_death, runtime)
+                task_status.started()
+                await anext(signals)
+                watching.start_soon(self._drain, runtime)
+                told = await anext(signals)
+                self.code = SIGNALLED + told
+                everything.cancel()
+
+    async def _drain(self, runtime: Runtime) -> None:
+        """Nothing new, what has started may end; what has not by the deadline gets its error."""
+        print("strata: closing down; once more to end it now", file=sys.stderr, flush=True)
+        runtime.drain()
+        with trio.move_on_after(self._drain_timeout_s):
+            await runtime.wait_idle()
+        await runtime.close()
+        self.closed.set()
+
+    async def _notice_death(self, runtime: Runtime) -> None:
+        reason = await runtime.wait_failed()
+        print(f"strata: {reason}", file=sys.stderr, flush=True)
+        self.code = ENGINE_DIED
+        self.closed.set()
+
+
+def _announce(runtime: Runtime, addresses: Sequence[str]) -> None:
+    """What a person at the terminal wants to know: what is served, where, and a line that shows it."""
+    model, settings = runtime.model, runtime.settings
+    print(f"Strata {version('strata-serve')} serves {model.id} ({model.quantisation or '?'}, {model.architecture})")
+    print(f"  context {model.context:,} tokens, policy {settings.policy}, {settings.scheduler.max_running} at once")
+    for address in addresses:
+        print(f"  listening on {address}")
+    print(f"\n{_example(addresses[0])}\n", flush=True)
+
+
+def _example(address: str) -> str:
+    """A curl command for this address that can be pasted as it is."""
+    question = {"role": "user", "content": "What is the capital of France?"}
+    body = json.dumps({"messages": [question], "temperature": 0, "stream": True})
+    where = ["http://localhost/v1/chat/completions"]
+    if address.startswith("unix:"):
+        where = ["--unix-socket", address.removeprefix("unix:"), *where]
+    else:
+        where = [f"{address.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')}/v1/chat/completions"]
+    insecure = ["--insecure"] if address.startswith("https:") else []
+    return shlex.join(["curl", "-N", *insecure, *where, "-H", "content-type: application/json", "-d", body])

@@ -1,0 +1,109 @@
+"""The command line: flags become settings, problems become one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import pytest
+
+from strata.cli import cli, main
+from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit code and what was printed."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_every_setting_is_a_flag_of_serve_and_of_doctor() -> None:
+    kinds = (ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+    names = {field.name for kind in kinds for field in attrs.fields(kind)}
+    for command in ("serve", "doctor"):
+        assert names <= {parameter.name for parameter in cli.commands[command].params}
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(command in out for command in ("serve", "pull", "doctor", "trace"))
+
+
+def test_doctor_shows_the_model_and_what_a_flag_changes(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    code, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--policy", "fifo", "--page-tokens", "32")
+    assert code == 0
+    assert "llama" in out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert rows["preempt"].endswith("off  (default slice)")
+    assert rows["page_tokens"].endswith("32  (default 64)")
+    assert rows["context"].endswith("unset")
+
+
+def test_doctor_says_what_to_do_about_a_bad_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"no model")
+    code, out, _ = run(capsys, "doctor", "--model", str(tmp_path / "bad.gguf"))
+    assert code == 1
+    assert "->" in out
+
+
+def test_doctor_never_shows_a_key(capsys: pytest.CaptureFixture[str], tiny_model_path: Path) -> None:
+    """B64: a key is in no output."""
+    keys = ("--api-key", "hidden-one", "--admin-key", "hidden-two")
+    code, out, err = run(capsys, "doctor", "--model", str(tiny_model_path), *keys)
+    assert code == 0
+    assert "hidden" not in out + err
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert rows["api_keys"].endswith("set  (default unset)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("serve", "--policy", "fastest"), "--policy"),
+        (("serve", "--nonsense"), "--nonsense"),
+        (("serve", "--max-running", "many"), "--max-running"),
+        (("doctor", "--order-share", "2"), "order_share"),
+        (("serve", "--tls-cert", "x.pem"), "--tls-key"),
+        (("fly",), "fly"),
+    ],
+)
+def test_what_can_not_be_is_refused_with_exit_code_2_and_named(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], named: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
+    assert "Traceback" not in err
+
+
+def line(seq: int, state: str) -> str:
+    values = {"seq": seq, "what": "decode", "position": 3, "token": 1, "state": {"kv": state}}
+    return json.dumps(values) + "\n"
+
+
+def test_trace_diff_names_the_first_line_that_differs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text(line(1, "x") + line(2, "y"))
+    b.write_text(line(2, "y") + line(1, "x"))
+    assert run(capsys, "trace", "diff", str(a), str(b))[:2] == (0, "the same\n")
+    b.write_text(line(2, "y") + line(1, "z"))
+    code, out, _ = run(capsys, "trace", "diff", str(a), str(b))
+    assert code == 1
+    assert "sequence 1" in out
+
+
+@pytest.mark.parametrize("content", ["no json", "[]", '{"seq": 1}'])
+def test_a_file_that_is_no_trace_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "a").write_text(content)
+    code, _, err = run(capsys, "trace", "diff", str(tmp_path / "a"), str(tmp_path / "a"))
+    assert code == 2
+    assert "Traceback" not in err
+    assert run(capsys, "trace", "diff", str(tmp_path / "none"), str(tmp_path / "a"))[0] == 2

@@ -1,0 +1,153 @@
+"""Starting, refusing to start, and ending: what the process says and its exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from served import RawChat, Stream, run, served, until
+
+LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a start ended with."""
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("strata: ")
+    return lines[0]
+
+
+def test_a_model_file_that_can_not_be_served_refuses_the_start_in_one_line(
+    tiny_model_path: Path, tmp_path: Path
+) -> None:
+    """B37: missing, cut short, of another kind, a folder, empty."""
+    whole = tiny_model_path.read_bytes()
+    files = {"short.gguf": whole[:-1000], "text.gguf": b"hello " * 100, "empty.gguf": b"", "head.gguf": whole[:40]}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        assert name in refused(run("serve", "--port", "0", "--model", tmp_path / name))
+    assert "nowhere.gguf" in refused(run("serve", "--port", "0", "--model", tmp_path / "nowhere.gguf"))
+    assert str(tmp_path) in refused(run("serve", "--port", "0", "--model", tmp_path))
+
+
+def test_a_port_in_use_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert port in refused(run("serve", "--port", port, "--model", tiny_model_path))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("order-share", "1"), ("max-running", "0"), ("chunk-tokens", "3"), ("read-share", "nan")]
+)
+def test_a_bad_setting_refuses_the_start_and_names_itself(tiny_model_path: Path, flag: str, value: str) -> None:
+    said = refused(run("serve", "--port", "0", "--model", tiny_model_path, f"--{flag}", value))
+    assert flag.replace("-", "_") in said
+
+
+def test_a_public_address_without_a_key_refuses_the_start(tiny_model_path: Path) -> None:
+    assert "--insecure" in refused(run("serve", "--host", "0.0.0.0", "--port", "0", "--model", tiny_model_path))
+
+
+def test_the_line_that_it_prints_can_be_pasted(tiny_model_path: Path) -> None:
+    with served("--model", tiny_model_path) as server:
+        until(lambda: any(line.startswith("curl ") for line in server.said), "the line is printed")
+        (line,) = [line for line in server.said if line.startswith("curl ")]
+        result = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=60, check=True)
+        assert "data: [DONE]" in result.stdout
+
+
+@pytest.mark.parametrize("policy", ["fifo", "preempt", "batch"])
+def test_every_policy_serves(tiny_model_path: Path, policy: str) -> None:
+    with served("--model", tiny_model_path, "--policy", policy) as server:
+        streams = [Stream(server, f"request {i}", max_tokens=8, ignore_eos=True) for i in range(4)]
+        for stream in streams:
+            stream.whole()
+            assert stream.usage["completion_tokens"] == 8
+
+
+def test_told_to_stop_it_ends_what_has_started_and_itself(default_model_path: Path) -> None:
+    """B40: not ready at once, the running one finishes, queued ones get 503, exit code 0."""
+    with served("--model", default_model_path, "--policy", "fifo") as server:
+        running = Stream(server, "Count.", max_tokens=40, ignore_eos=True)
+        running.began.wait()
+        waiting = Stream(server, "Wait.", max_tokens=4)
+        until(lambda: len(server.requests()) == 2, "the second one is queued")
+        server.process.send_signal(signal.SIGTERM)
+        waiting.join()
+        assert (waiting.status, waiting.error["type"]) == (503, "shutting_down") or waiting.error[
+            "type"
+        ] == "shutting_down"
+        running.whole()
+        assert running.usage["completion_tokens"] == 40
+        assert server.process.wait(30) == 0
+
+
+def test_what_has_not_ended_by_the_deadline_ends_with_an_error_event(default_model_path: Path) -> None:
+    """B40: an error event, never a cut line."""
+    with served("--model", default_model_path, "--drain-timeout-s", "0.2") as server:
+        running = Stream(server, "Count.", max_tokens=4000, ignore_eos=True)
+        running.began.wait()
+        server.process.send_signal(signal.SIGTERM)
+        running.join()
+        assert running.error["type"] == "shutting_down"
+        assert not running.done
+        assert server.process.wait(30) == 0
+
+
+def test_told_twice_it_ends_now(default_model_path: Path) -> None:
+    """B41: and its exit code says that it did not end in order."""
+    with served("--model", default_model_path, "--drain-timeout-s", "300") as server:
+        client = RawChat(server, "Count.", stream=True, max_tokens=4000, ignore_eos=True)
+        client.read_until(b'"content":"')
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.get("/ready")[0] == 503, "it is not ready any more")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 128 + signal.SIGTERM
+        client.close()
+
+
+def test_an_engine_that_dies_is_told_to_every_client_and_ends_the_server(default_model_path: Path) -> None:
+    """B35, B56: an error event or 503 for all, exit code 3.  A trace that can't be written kills a real engine."""
+    with served("--model", default_model_path, "--trace", "/dev/full", "--policy", "fifo") as server:
+        streams = [Stream(server, LONG, max_tokens=8) for _ in range(3)]
+        for stream in streams:
+            stream.join()
+            assert stream.error["type"] == "engine_unavailable"
+            assert not stream.done
+        assert server.process.wait(30) == 3
+
+
+def traced(model: Path, trace: Path, *, disturbed: bool) -> None:
+    """A long read and then a short chat; `disturbed`: the short one while the long one reads."""
+    with served("--model", model, "--chunk-tokens", "64", "--kv-mib", "256", "--trace", trace) as server:
+        long = Stream(server, LONG[:900], max_tokens=4, seed=1)
+        until(lambda: any(actor["state"] == "reading" for actor in server.requests().values()), "it reads")
+        if not disturbed:
+            long.whole()
+        Stream(server, "Hello", max_tokens=4, ignore_eos=True, seed=2).whole()
+        long.whole()
+
+
+def test_two_runs_that_gave_way_differently_leave_the_same_trace(default_model_path: Path, tmp_path: Path) -> None:
+    """No schedule changes a bit: keys, values and tokens of each sequence, slice by slice."""
+    calm, busy = tmp_path / "calm", tmp_path / "busy"
+    traced(default_model_path, calm, disturbed=False)
+    traced(default_model_path, busy, disturbed=True)
+    same = run("trace", "diff", calm, busy)
+    assert (same.returncode, same.stdout) == (0, "the same\n")
+    lines = busy.read_text().splitlines()
+    assert calm.read_text().splitlines() != lines, "the second run interleaved nothing"
+    changed = json.loads(lines[5])
+    changed["state"]["kv"] = "0" * 32
+    busy.write_text("\n".join([*lines[:5], json.dumps(changed), *lines[6:]]) + "\n")
+    other = run("trace", "diff", calm, busy)
+    assert other.returncode == 1
+    assert "line 6" in other.stdout
