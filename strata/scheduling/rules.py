@@ -204,9 +204,6 @@ def _is_spared(runs: Record, view: View) -> bool:
     settings = view.settings
     if _is_nearly_done(runs, view) or runs.stands_at < settings.min_park_tokens:
         return True
-    # Until the engine has shown how many slices a chunk takes, this could be the last one.
-    if runs.reads and runs.in_last_chunk and runs.slices_left is None:
-        return True
     return bool(settings.max_parks) and runs.parks_by_equals >= settings.max_parks
 
 
@@ -214,5 +211,6 @@ def _is_nearly_done(record: Record, view: View) -> bool:
     """Less than two slices to read, or `finish_tokens` to write."""
     if not record.reads:
         return record.max_tokens - record.written <= view.settings.finish_tokens
+    # Known of all that ran a slice: its chunk's heartbeat says it, or the chunk before shows it.
     left = record.slices_left
     return record.in_last_chunk and left is not None and left < 2

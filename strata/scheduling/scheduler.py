@@ -377,7 +377,7 @@ class Scheduler:
 
     def _view(self, now: float) -> View:
         reader = self._rows.reader
-        at_end = reader is not None and not reader.done and self._steps.ends_at(reader.seq, reader.position)
+        at_end = reader is not None and not reader.done and self._steps.stops_at(reader.seq, reader.position)
         return View(self._settings, self._rows, self._waiting, self._purses, self._room(now), at_end)
 
     def _room(self, now: float) -> Room:

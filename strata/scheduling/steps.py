@@ -70,9 +70,10 @@ class Steps:
             if past.parks:
                 self.give_way.add(now - past.at)
 
-    def ends_at(self, seq: Seq, position: int) -> bool:
-        """Whether the step in force lets this one read up to just here."""
-        return self.in_force.read == seq and self.in_force.read_until == position
+    def stops_at(self, seq: Seq, position: int) -> bool:
+        """Whether the step in force lets this one begin no chunk from here on."""
+        until = self.in_force.read_until
+        return self.in_force.read == seq and until is not None and until <= position
 
     def will_end(self, seq: Seq) -> int | None:
         """Where this one's read will end by a step that the engine has not taken yet."""

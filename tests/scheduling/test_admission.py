@@ -6,7 +6,7 @@ import pytest
 from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import Overloaded, PromptTooLong
+from strata.errors import IllegalTransition, Overloaded, PromptTooLong
 from strata.messages import Completed, Seq
 
 
@@ -35,6 +35,8 @@ def test_leaving_after_a_refusal_is_not_remembered_as_leaving_before_a_submit():
         house.submit(600, 41, seq=Seq(5))
     assert not house.withdraw(Seq(5))
     assert house.scheduler.take_ended() == ()
+    with pytest.raises(IllegalTransition, match="twice"):
+        house.submit(600, 40, seq=Seq(5))
 
 
 def test_a_prompt_that_fits_but_not_now_neither_blocks_smaller_ones_for_ever_nor_is_passed_for_ever():
@@ -42,13 +44,13 @@ def test_a_prompt_that_fits_but_not_now_neither_blocks_smaller_ones_for_ever_nor
     house = desk(pages=40, bypass_s=2.0)
     house.submit(100, 400)
     house.run(10)
-    huge = house.submit(400, 200)
+    huge = house.submit(200, 200)
     first = house.submit(30, 2)
     house.run(until=first)
     assert house.state(huge) == "queued", "it was passed, and that is right for a while"
     assert house.scheduler.statistics(house.now).blocked == 1
     house.engine.now += 2.0
-    late = house.submit(300, 2)
+    late = house.submit(110, 2)
     house.run(50)
     assert house.state(late) == "queued", "it could start, and is of lower rank"
     above = house.submit(30, 2, priority=1)
@@ -62,20 +64,30 @@ def test_a_prompt_that_fits_but_not_now_neither_blocks_smaller_ones_for_ever_nor
 
 def test_one_that_was_short_of_pages_once_but_fits_now_keeps_nobody_from_passing():
     """B12: its read only waits its turn, and that is the purse's business."""
-    house = desk(pages=100, bypass_s=0.0)
+    house = desk(pages=90, bypass_s=1.0)
     holds = house.submit(700, 100)
+    house.run(4 * 11)
+    assert house.state(holds) == "decoding"
+    huge = house.submit(600, 200)
+    assert house.scheduler.statistics(house.now).blocked == 1
+    other = house.submit(400, 100)
     house.run(4)
-    huge = house.submit(800, 200)
-    other = house.submit(300, 100)
-    house.run(60)
+    assert house.state(other) == "reading"
+    house.engine.now += 1.0
     house.withdraw(holds)
-    house.run(4)
-    assert house.state(other) == "decoding"
-    assert house.state(huge) == "reading"
     short = house.submit(20, 2)
-    house.run(2)
-    assert house.state(huge) == "parked (reading)"
-    house.run(until=short)
+    assert house.state(huge) == "queued"
+    assert house.state(short) == "reading"
+
+
+def test_a_blocked_one_lets_nobody_of_lower_rank_by_after_bypass_s_and_still_those_above():
+    """B12: what ranks above it may start, what ranks below may not."""
+    house = desk(pages=40, bypass_s=0.0)
+    house.submit(100, 400)
+    house.run(10)
+    huge = house.submit(200, 200)
+    below, equal, above = (house.submit(30, 2, priority=priority) for priority in (-1, 0, 1))
+    assert [house.state(seq) for seq in (huge, below, equal, above)] == ["queued", "queued", "queued", "reading"]
 
 
 def test_what_has_started_is_never_short_of_pages():

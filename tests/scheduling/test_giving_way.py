@@ -321,18 +321,21 @@ def test_a_parked_answer_has_nothing_to_read_and_does_not_take_the_engine_back_b
 
 def test_idle_time_earns_nothing_and_a_spent_purse_lets_nobody_pass():
     """B15: the purse is what it was, however long nobody ran."""
-    house = desk(pass_burst_s=0.05)
+    house = desk(pass_burst_s=0.05, order_share=0.5)
     long = house.submit(6000, 4, seq=Seq(9001))
     house.run(4)
     house.run(until=house.submit(120, 2))
     spent = house.scheduler.statistics(house.now).purses[0]
-    assert spent <= 0
+    assert spent < -0.05
     house.engine.now += 3600
     house.decide()
     assert house.scheduler.statistics(house.now).purses[0] == spent
     short = house.submit(30, 1)
+    house.run(3)
     assert house.state(long) == "reading"
     assert house.state(short) == "queued"
+    house.run(until=short)
+    assert parks(house, long) == {"short": 2}, "as soon as the oldest has earned it"
 
 
 def test_the_oldest_takes_the_engine_back_once_it_was_passed_for_long_enough():
@@ -347,6 +350,60 @@ def test_the_oldest_takes_the_engine_back_once_it_was_passed_for_long_enough():
     house.run()
     assert ends(house) == [long, greedy]
     assert parks(house, long) == {"short": 1}
+
+
+def test_a_read_that_had_its_turn_does_not_pass_again():
+    """R3.2: though the purse has something in it soon after, and it has far less to read."""
+    house = desk(pass_burst_s=0.2, finish_tokens=0)
+    long = house.submit(6000, 4)
+    house.run(4)
+    passes = house.submit(2500, 4)
+    house.run()
+    assert ends(house) == [long, passes]
+    assert parks(house, passes) == {"purse": 1}
+    assert parks(house, long) == {"short": 1}
+
+
+def test_a_younger_one_takes_no_answers_row_by_a_spent_purse():
+    """R3.3: only the oldest, and only from one that passes it."""
+    house = desk(max_running=2, pass_burst_s=0.0)
+    answers = [house.submit(30, 60), house.submit(30, 60)]
+    house.run(12)
+    younger = house.submit(2000, 50)
+    house.run(20)
+    assert house.state(younger) == "queued"
+    assert [house.state(seq) for seq in answers] == ["decoding", "decoding"]
+
+
+def test_a_parked_answer_gets_the_next_row_before_another_short_one_reads():
+    """R2: with several rows the oldest waits for a row, and short reads give it the first that is free."""
+    house = desk(max_running=2, short_tokens=100)
+    answers = [house.submit(30, 300) for _ in range(2)]
+    house.run(20)
+    first, second = house.submit(30, 10), house.submit(30, 10)
+    house.run()
+    assert ends(house)[:2] == [first, second]
+    before = house.order[: house.order.index(("reading", second))]
+    assert before.count(("decoding", answers[1])) == 2, "it began to answer, and it resumed"
+    assert parks(house, answers[1]) == {"short": 2}
+
+
+def test_an_answer_that_has_resumed_runs_a_step_before_it_is_displaced():
+    """R3: no run of less than a slice, however high the one that waits."""
+    house = desk(max_running=2)
+    answers = [house.submit(30, 100), house.submit(30, 100)]
+    house.run(20)
+    above = house.submit(30, 2, priority=1)
+    house.run(until=above)
+    assert house.state(answers[1]) == "decoding"
+    house.engine.deaf = 2
+    higher = house.submit(30, 2, priority=2)
+    assert house.state(higher) == "queued"
+    house.run(2)
+    assert house.state(higher) == "queued", "those steps were decoded without it"
+    house.run(2)
+    assert house.state(answers[1]) == "parked (decoding)"
+    assert parks(house, answers[1]) == {"level": 2}
 
 
 def test_a_higher_priority_goes_first_and_a_lower_one_never_interrupts_a_read():
@@ -365,7 +422,7 @@ def test_a_higher_priority_goes_first_and_a_lower_one_never_interrupts_a_read():
 
 
 @pytest.mark.parametrize("finishes_chunks", [True, False])
-@pytest.mark.parametrize("deaf", [0, 1, 2, 3, 4, 7])
+@pytest.mark.parametrize("deaf", [0, 1, 2, 3, 4])
 def test_with_preempt_chunk_a_read_gives_way_at_the_end_of_a_chunk_only(deaf: int, finishes_chunks: bool):
     """Wherever the message meets it, and whatever the engine makes of a chunk begun beyond `read_until`."""
     for boundaries in range(1, 9):
@@ -379,7 +436,10 @@ def test_with_preempt_chunk_a_read_gives_way_at_the_end_of_a_chunk_only(deaf: in
         assert ends(house) == [short, long]
         assert parks(house, long) == {"short": 1}
         waited = house.ended[short].figures.queue_s
-        assert waited <= (8 + deaf) * house.work.slice_s(64)
+        left = -(boundaries + deaf) % 4
+        if not deaf and not boundaries % 4:
+            left = 4  # It had begun the next chunk, for all that the scheduler could know.
+        assert waited == pytest.approx((deaf + left) * house.work.slice_s(64)), "the chunk in which the message met it"
 
 
 def test_with_preempt_chunk_the_read_goes_on_when_the_waiter_has_left():
