@@ -5,6 +5,7 @@ The block of `runtime.submit` is all the cleaning up there is: whatever ends thi
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from typing import Final
@@ -141,6 +142,8 @@ class Telling:
         self._begun = False
         self._role_told = False
         self._answering = False
+        self._writing = 0
+        self._due = math.inf
         self.response = PumpResponse(self._pump)
 
     async def _pump(self, write: Write) -> TrioResponse | None:
@@ -157,16 +160,24 @@ class Telling:
         return None
 
     async def _tell(self, stream: Stream, write: Write) -> None:
-        due = trio.current_time() + min(FIRST_COMMENT_S, self._comment_s)
+        self._due = trio.current_time() + min(FIRST_COMMENT_S, self._comment_s)
+        async with trio.open_nursery() as nursery:
+            # Beside it and not a deadline for each batch, which would cost more than all the rest of an event.
+            nursery.start_soon(self._give_signs, stream, write)
+            while stream.summary is None:
+                await self._write(write, self._said(await stream.batch()))
+            nursery.cancel_scope.cancel()
+        self._visit.finish_reason = stream.summary.finish_reason
+
+    async def _give_signs(self, stream: Stream, write: Write) -> None:
+        """Say where it stands whenever nothing else was sent for a while."""
         while True:
-            batch: list[Delta | Summary] | None = None
-            with trio.move_on_at(due):
-                batch = await stream.batch()
-            await self._write(write, self._standing(stream.figures()) if batch is None else self._said(batch))
-            if stream.summary is not None:
-                self._visit.finish_reason = stream.summary.finish_reason
-                return
-            due = trio.current_time() + self._patience()
+            await trio.sleep_until(self._due)
+            if self._writing:
+                # A client that is slow to take what it has needs no more of it.
+                self._due = trio.current_time() + self._patience()
+            elif trio.current_time() >= self._due:
+                await self._write(write, self._standing(stream.figures()))
 
     def _patience(self) -> float:
         waits = self._wish.return_progress and not self._answering
@@ -200,7 +211,12 @@ class Telling:
 
     async def _write(self, write: Write, data: bytes) -> None:
         self._begun = True
-        await write(data)
+        self._writing += 1
+        try:
+            await write(data)
+        finally:
+            self._writing -= 1
+        self._due = trio.current_time() + self._patience()
 
 
 def new_id() -> str:

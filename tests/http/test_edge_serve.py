@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from edge_support import TLS, H2Client, Told, make_app, receive_all, receive_until, running
 
 from strata.config import ServeSettings
@@ -124,6 +125,19 @@ async def test_a_shutdown_lets_what_is_in_flight_finish_and_takes_nothing_new() 
         answered = await receive_all(client)
         assert answered.endswith(b"gone")
         assert b"connection: close" in answered
+        await server.ended.wait()
+
+
+async def test_a_connection_whose_last_stream_is_reset_does_not_delay_a_shutdown() -> None:
+    """B67: it became idle while the server was closing."""
+    async with running(limit_s=5, drain_timeout_s=60, allow_h2c=True) as server:
+        client = await H2Client.over(await server.connect())
+        stream_id = await client.request(b"/wait")
+        await server.told.wait("wait began")
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        client.h2.reset_stream(stream_id)
+        await client.flush()
         await server.ended.wait()
 
 
