@@ -38,6 +38,10 @@ class Tokenizer(Protocol):
     def hidden_ids(self) -> frozenset[int]:
         """Tokens that are no text: ends of turns and the like."""
 
+    @property
+    def longest_token(self) -> int:
+        """Bytes of text that one token stands for at most."""
+
     def encode(self, text: str, *, special: bool = True) -> list[int]: ...
 
     def token_bytes(self, token: int, /) -> bytes: ...
@@ -79,6 +83,7 @@ def prepare(request: Request, language: Language, settings: RequestSettings) -> 
     """Check, render, tokenise.  Raises InvalidRequest and its kinds, naming the field at fault."""
     _check(request, language, settings)
     text = language.template.render(request.messages, add_generation_prompt=True)
+    _must_fit(len(text), language)
     tokens = tuple(language.tokenizer.encode(text, special=True))
     max_tokens = _answer_length(request, len(tokens), language.context, settings.default_max_tokens)
     writer = TextWriter(
@@ -93,6 +98,19 @@ def prepare(request: Request, language: Language, settings: RequestSettings) -> 
 def _size(request: Request) -> int:
     """In characters, about; a template takes a while for an empty message too."""
     return sum(len(message.content) + MESSAGE_CHARACTERS for message in request.messages)
+
+
+def _must_fit(characters: int, language: Language) -> None:
+    """Refuse what no tokenizer could make fit: four megabytes would take it seconds.  Raises PromptTooLong."""
+    if characters <= language.context:
+        return
+    tokens = characters // language.tokenizer.longest_token
+    if tokens > language.context:
+        text = (
+            f"the prompt has {characters} characters, which make at least {tokens} tokens, and the model's context is "
+            f"{language.context} tokens, prompt and answer together"
+        )
+        raise PromptTooLong(text, tokens=tokens, limit=language.context)
 
 
 def _answer_length(request: Request, prompt: int, context: int, default: int) -> int:

@@ -45,9 +45,14 @@ class Feed:
 
     async def filled(self) -> None:
         """Wait until there is something to take or nothing can come."""
-        await trio.lowlevel.checkpoint()
-        while not self.items and not self.ended:
-            await self._readers.park()
+        while True:
+            if self.items or self.ended:
+                await trio.lowlevel.checkpoint()
+            else:
+                # A checkpoint itself; another before it would have each token wake its reader twice.
+                await self._readers.park()
+            if self.items or self.ended:
+                return
 
     def _end(self) -> None:
         self.ended = True

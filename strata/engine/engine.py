@@ -131,11 +131,14 @@ class Engine:
         self._take_newest_step()
         reader = self._reader()
         decoders = self._decoders()
+        shared = reader is not None and bool(decoders)
+        if shared:
+            self._credit.share(self._in_force())
         if reader is not None and (not decoders or self._credit.allows_a_slice):
             self._run_slice(reader)
         elif decoders:
             self._run_decode(decoders)
-        if reader is None or not decoders:
+        if not shared:
             self._credit.clear()
         return reader is not None or bool(decoders)
 

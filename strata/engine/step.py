@@ -13,11 +13,15 @@ class Credit:
     """Time that reading may take beside decoding (R4).  Seconds; a slice runs iff it is above 0, and may overdraw.
 
     After a decode step of d seconds: credit = min(credit, 0) + max(d x s / (1 - s), gap).  So no unused time is kept,
-    and what a slice took too much is paid back.
+    and what a slice took too much is paid back.  One that comes to read beside decoders has what the step before it
+    earns, and does not wait for another; but only if no slice ran since, or readers in a row would hold up decoding.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._unread_step_s: float | None = None
+        """Of the last decode step, while no slice has run since."""
+        self._shared = False
 
     def __repr__(self) -> str:
         return f"<Credit {self.seconds:.4f} s>"
@@ -29,15 +33,28 @@ class Credit:
     def clear(self) -> None:
         """Nobody decodes or nobody reads: there is nothing to share."""
         self.seconds = 0.0
+        self._shared = False
+
+    def share(self, step: Step) -> None:
+        """Somebody reads beside decoders."""
+        if not self._shared and self._unread_step_s is not None:
+            self.seconds = _earned(self._unread_step_s, step)
+        self._shared = True
 
     def decoded(self, seconds: float, step: Step) -> None:
-        share = step.read_share
-        # A share of 1 is all of the time: decoding waits until nobody reads.
-        earned = float("inf") if share >= 1 else seconds * share / (1 - share)
-        self.seconds = min(self.seconds, 0.0) + max(earned, step.gap_s)
+        self.seconds = min(self.seconds, 0.0) + _earned(seconds, step)
+        self._unread_step_s = seconds
 
     def read(self, seconds: float) -> None:
         self.seconds -= seconds
+        self._unread_step_s = None
+
+
+def _earned(seconds: float, step: Step) -> float:
+    """What a decode step of so many seconds lets reading take."""
+    share = step.read_share
+    # A share of 1 is all of the time: decoding waits until nobody reads.
+    return max(float("inf") if share >= 1 else seconds * share / (1 - share), step.gap_s)
 
 
 class Steps:

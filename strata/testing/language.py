@@ -20,6 +20,7 @@ class ByteTokenizer:
     vocab_size = 257
     eos_ids = frozenset({END})
     hidden_ids = frozenset({END})
+    longest_token = 1
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:  # noqa: ARG002 (there are no special tokens)
         return list(text.encode())

@@ -250,6 +250,8 @@ class ScriptedEngine:
         self._bring_step_into_force()
         reader, decoders = self._reader(), self._decoders()
         self._shared = reader is not None and bool(decoders)
+        if self._shared and self._steps.current is not None:
+            self._credit.share(self._steps.current)
         if reader is not None and (not decoders or self._credit.allows_a_slice):
             return reader
         return decoders

@@ -266,7 +266,7 @@ def test_credit_is_forgotten_while_nobody_decodes_or_nobody_reads():
     drive.step(ONE)
     assert letters(drive, 3) == "ddd"
     drive.step(ONE, read=TWO)
-    assert letters(drive, 2) == "ds", "what was overdrawn is forgotten, not paid back"
+    assert letters(drive, 2) == "sd", "what was overdrawn is forgotten, not paid back"
     drive.step(read=TWO)
     assert letters(drive, 5) == "sssss"
 

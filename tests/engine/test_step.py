@@ -71,3 +71,26 @@ def test_steps_that_come_late_or_twice_are_dropped():
 def test_a_step_lets_each_sequence_run_once():
     assert allowed(Step(1, (Seq(1), Seq(2), Seq(1)), read=Seq(2))) == (Seq(1), Seq(2))
     assert allowed(Step(1, (Seq(1),))) == (Seq(1),)
+
+
+def test_a_newcomer_has_what_the_step_before_it_earns():
+    credit = Credit()
+    credit.decoded(1.0, Step(1))
+    credit.clear()
+    credit.share(Step(2, read_share=0.5, gap_s=3.0))
+    assert credit.seconds == 3.0
+
+
+def test_readers_in_a_row_do_not_hold_up_decoding():
+    """What a slice has used is not earned again by whoever reads next; a decode step comes first."""
+    credit = Credit()
+    credit.decoded(1.0, Step(1))
+    credit.clear()
+    for _ in range(3):
+        credit.share(Step(2, read_share=0.5, gap_s=3.0))
+        credit.read(3.5)
+        credit.clear()
+        credit.share(Step(3, read_share=0.5, gap_s=3.0))
+        assert not credit.allows_a_slice
+        credit.decoded(1.0, Step(3, gap_s=3.0))
+        credit.clear()

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says is so: it is a valid one, and thousands of requests made from it are answered by it."""
+"""The OpenAPI document is valid, and thousands of requests that are made from it are answered as it says."""
 
 from __future__ import annotations
 

@@ -103,6 +103,8 @@ class ModelEngine:
         self._next: Step | None = None
         self._owner: dict[int, Seq] = {}
         self._credit = 0.0
+        self._shared = False
+        self._unread_step_s = 0.0
         self._last_reader: Seq | None = None
 
     def tell(self, message: ToEngine) -> None:
@@ -197,10 +199,13 @@ class ModelEngine:
         answers = [s for s in self._allowed() if not s.unread and self._has(s, s.prompt + s.written)]
         reader = (None if self._next is None else self._unfinished()) or self._reader()
         if reader is None or not answers:
-            self._credit = 0.0
+            self._credit, self._shared = 0.0, False
+        elif not self._shared:
+            self._credit, self._shared = self._earned(self._unread_step_s), True
         if reader is not None and (not answers or self._credit > 0):
             seconds = self._read(reader)
             self._credit -= seconds if answers else 0.0
+            self._unread_step_s = 0.0
         elif answers:
             self._decode(answers)
         else:
@@ -256,11 +261,16 @@ class ModelEngine:
     def _decode(self, answers: list[Sequence]) -> None:
         seconds = self.work.step_s
         self._spend(seconds)
-        share = self.step.read_share
-        self._credit = min(self._credit, 0.0) + max(seconds * share / (1 - share), self.step.gap_s)
+        self._credit = min(self._credit, 0.0) + self._earned(seconds)
+        self._unread_step_s = seconds
         for sequence in answers:
             sequence.ran += 1
         self.facts.append(Decoded(self.step.n, tuple(self._row(s) for s in answers), seconds))
+
+    def _earned(self, step_s: float) -> float:
+        """What a decode step lets reading take beside it (R4); nothing, where there was none since the last slice."""
+        share = self.step.read_share
+        return max(step_s * share / (1 - share), self.step.gap_s) if step_s else 0.0
 
     def _row(self, sequence: Sequence) -> Row:
         sequence.written += 1
