@@ -16,16 +16,17 @@ test: $(VENV)/.tested
 
 # On each of these Pythons that is installed, in an environment of its own; one that fails doesn't hide the others.
 test-all:
-	@failed=; \
+	@failed= tried=; \
 	for python in $(PYTHONS); do \
 		if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
-			echo "== Python $$version"; \
+			echo "== Python $$version"; tried=$$version; \
 			$(MAKE) test PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
 		else \
 			echo "== $$python is not installed: skipped"; \
 		fi; \
 	done; \
-	if [ -n "$$failed" ]; then echo "== failed on Python$$failed"; exit 1; fi
+	if [ -n "$$failed" ]; then echo "== failed on Python$$failed"; exit 1; fi; \
+	if [ -z "$$tried" ]; then echo "== none of these is installed: $(PYTHONS)"; exit 1; fi
 
 lint: $(VENV)/.linted
 	$(BIN)/ruff check .

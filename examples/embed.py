@@ -9,6 +9,7 @@ and both answers come as they are written.  Without an argument the default mode
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -39,4 +40,5 @@ async def main(model: str | None = None, **named: Any) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:2])
+    with suppress(KeyboardInterrupt):
+        trio.run(main, *sys.argv[1:2])

@@ -10,6 +10,7 @@ The server runs in your nursery: nothing that a client does, and no request that
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ def make_app(runtime: strata.Runtime) -> QuartTrio:
     async def greeting() -> dict[str, str]:
         """A route of your own, which asks the model without HTTP in between."""
         question = [{"role": "user", "content": "Greet me in one short sentence."}]
-        async with runtime.chat(question, max_tokens=40) as stream:
+        async with runtime.chat(question, max_tokens=40, temperature=0) as stream:
             return {"greeting": await stream.text()}
 
     return app
@@ -45,4 +46,5 @@ async def main(
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    with suppress(KeyboardInterrupt):  # the way to end it
+        trio.run(main)

@@ -209,6 +209,11 @@ class Settings:
     served_name: str | None = None
     """The model's name at the API; None: the file's own."""
 
+    def __attrs_post_init__(self) -> None:
+        read, counted = self.engine.chunk_tokens, self.scheduler.chunk_tokens
+        if read != counted:
+            raise ConfigError("chunk_tokens", f"the engine's is {read} and the scheduler's {counted}: it must be one")
+
     @classmethod
     def of(cls, *, policy: str = "batch", served_name: str | None = None, **named: Any) -> Settings:
         """Settings from flat names; a named value wins over the policy's.  Raises ConfigError."""

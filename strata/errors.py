@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import traceback
+import uuid
 
 
 def frames_of(error: BaseException) -> str:
     """What kind of error it is and where it came about, for a log.  Not its message, which may quote a prompt."""
     return f"{type(error).__qualname__} at\n{''.join(traceback.format_tb(error.__traceback__))}"
+
+
+def new_error_id() -> str:
+    """By which a line of the log and what a client was told find each other."""
+    return f"err-{uuid.uuid4().hex[:16]}"
 
 
 class StrataError(Exception):

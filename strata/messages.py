@@ -7,7 +7,7 @@ sent between processes.  `docs/design.md` has the table of who says what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 from attrs import field, frozen
 
@@ -21,6 +21,26 @@ PROTOCOL = 1
 
 
 # -- what a request asks for --------------------------------------------------------------------------------------
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+# What may be asked for, over HTTP and by a program alike; ranges are (lowest, highest).
+MAX_MESSAGES: Final = 4096
+MAX_NAME_CHARACTERS: Final = 256
+MAX_STOPS: Final = 16
+MAX_STOP_CHARACTERS: Final = 1024
+"""Of one stop string: each is looked at again for every character of the answer."""
+MAX_TOKENS: Final = 2**31 - 1
+"""Of any count of tokens, also `top_k`."""
+MAX_BIASES: Final = 4096
+BIAS: Final = (-100.0, 100.0)
+LOGPROBS: Final = (0, 20)
+PENALTY: Final = (-2.0, 2.0)
+PRIORITY: Final = (-100, 100)
+REPETITION: Final = (0.01, 10.0)
+"""Nearer to 0, dividing by it leaves the range of the logits."""
+SEED: Final = (-(2**63), 2**63 - 1)
+TEMPERATURE: Final = (0.0, 2.0)
 
 
 @frozen
@@ -51,7 +71,7 @@ class Sampling:
 
 @frozen
 class ChatMessage:
-    """`role` is system, developer, user, assistant or tool; text parts have been joined."""
+    """`role` is one of `Role`; text parts have been joined."""
 
     role: str
     content: str
@@ -82,7 +102,8 @@ class Request:
     """None: not asked for.  n: each token's log-probability and those of the n likeliest."""
     ignore_eos: bool = False
     min_tokens: int = 0
-    priority: int = 0
+    priority: int | None = None
+    """None: 0, or the highest that is allowed where that is lower."""
     id: str | None = None
     """The client's own name for it (`X-Request-Id`), for logs; need not be unique."""
 

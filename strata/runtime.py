@@ -6,8 +6,7 @@ The nesting of its supervisors is the order of shutdown: requests, then the disp
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -33,9 +32,10 @@ from strata.errors import (
     AlreadyDone,
     EngineUnavailable,
     InternalError,
-    InvalidRequest,
     ShuttingDown,
     UnknownRequest,
+    frames_of,
+    new_error_id,
 )
 from strata.messages import ChatMessage, Ended, Failed, Request, Seq
 from strata.metrics import Metrics, Snapshot
@@ -56,7 +56,6 @@ log = logging.getLogger("strata")
 
 ROOT: Final = "runtime"
 """The id under which the tree shows the runtime itself."""
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 TOKENISERS: Final = 8
 """Prompts that are tokenised at once, so that short ones do not stand behind a few that take a second."""
 
@@ -156,7 +155,6 @@ class Runtime:
             with trio.CancelScope(shield=True):
                 await actor.wait_ended()
 
-    # Not an `async def`: a wrong message is refused where it is written.
     def chat(self, messages: Sequence[Mapping[str, Any]], **named: Any) -> AbstractAsyncContextManager[Stream]:
         """`submit` for messages as mappings (`role`, `content`); `named` are Request's other fields.
 
@@ -268,25 +266,25 @@ class Runtime:
         return (actor for actor in self._actors if isinstance(actor, RequestActor))
 
 
-def _as_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    return tuple(_as_message(n, message) for n, message in enumerate(messages))
+def _as_messages(messages: object) -> Any:
+    """Mappings as messages; what is none stays as it is, and is refused with the rest of what can't be served."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return messages
+    return tuple(_as_message(message) for message in messages)
 
 
-def _as_message(n: int, message: Mapping[str, Any]) -> ChatMessage:
-    role, content, name = message.get("role"), message.get("content"), message.get("name")
-    if role not in ROLES:
-        raise InvalidRequest(f"role {role!r} is not one of {', '.join(ROLES)}", param=f"messages[{n}].role")
-    for field, value in (("content", content), ("name", name or "")):
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{field} must be a string", param=f"messages[{n}].{field}")
-    return ChatMessage(role, content or "", name)
+def _as_message(message: Any) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    get: Callable[[str], Any] = message.get
+    return ChatMessage(get("role"), get("content"), get("name"))
 
 
 def _as_fields(named: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dict(named)
-    if "stop" in fields:
-        stop = fields["stop"] or ()
-        fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    """Request's fields, without those that are None: they are not named."""
+    fields = {name: value for name, value in named.items() if value is not None}
+    if isinstance(stop := fields.get("stop"), str):
+        fields["stop"] = (stop,)
     if isinstance(bias := fields.get("logit_bias"), Mapping):
         fields["logit_bias"] = tuple(bias.items())
     return fields
@@ -376,8 +374,8 @@ def _dispatcher_failed(
     failure: Failure, actors: Registry, engine: EngineActor, _info: KernelInfo, error: Exception
 ) -> None:
     """A bug of ours.  Whoever waits for it, or would, is told, and the engine works for nobody any more."""
-    error_id = f"err-{uuid.uuid4().hex[:16]}"
-    log.critical("%s: the dispatcher failed", error_id, exc_info=error)
+    error_id = new_error_id()
+    log.critical("%s: the dispatcher failed: %s", error_id, frames_of(error))
     failure.say(f"the dispatcher failed; the log has it as {error_id}")
     error_told = InternalError(f"something went wrong here; the log has it as {error_id}", error_id=error_id)
     for actor in actors:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.config import POLICIES, Preempt, SchedulerSettings, Settings
+from strata.config import POLICIES, EngineSettings, Preempt, SchedulerSettings, Settings
 from strata.errors import ConfigError
 
 
@@ -58,3 +58,11 @@ def test_every_setting_says_what_it_is() -> None:
         if attrs.has(type(getattr(Settings(), part.name))):
             for field in attrs.fields(type(getattr(Settings(), part.name))):
                 assert field.metadata.get("help"), field.name
+
+
+def test_parts_that_name_different_grids_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the engine's is 512 and the scheduler's 64") as refused:
+        Settings(scheduler=SchedulerSettings(chunk_tokens=64))
+    assert refused.value.setting == "chunk_tokens"
+    both = Settings(scheduler=SchedulerSettings(chunk_tokens=64), engine=EngineSettings(chunk_tokens=64))
+    assert both.engine.chunk_tokens == 64

@@ -6,17 +6,18 @@ passes on what came of it.  All that it knows of time is the scheduler's next de
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from strata.actors.kernel import Actor, Ref
 from strata.config import SchedulerSettings
-from strata.errors import EngineUnavailable, SequenceFailed, ShuttingDown, StrataError
+from strata.errors import ConfigError, EngineUnavailable, SequenceFailed, ShuttingDown, StrataError, new_error_id
 from strata.messages import (
     Accepted,
     Cancelled,
@@ -50,6 +51,8 @@ from strata.metrics import Metrics
 from strata.scheduling.decision import Decision, Statistics
 from strata.scheduling.lifecycle import Change
 from strata.scheduling.scheduler import Scheduler
+
+log = logging.getLogger("strata")
 
 KEPT: Final = 1000
 """Requests that are remembered after their end."""
@@ -91,6 +94,8 @@ class _Entry:
 
     submit: Submit
     reader: Ref[ToRequest]
+    short: bool
+    """As the scheduler saw it when it came."""
     started: bool = False
     read: int = 0
     """Tokens of the prompt that are read, as far as the metrics know."""
@@ -164,9 +169,13 @@ class Dispatcher(Actor[ToDispatcher]):
         return self._scheduler.history(seq) if self._scheduler is not None else ()
 
     def statistics(self) -> Statistics:
-        """The scheduler's; there is one as soon as this is *running*."""
+        """The scheduler's; there is one as soon as this is *running*.
+
+        Once this has ended nothing is left of any request, whatever the scheduler still had when this failed.
+        """
         assert self._scheduler is not None
-        return self._scheduler.statistics(trio.current_time())
+        now = self._scheduler.statistics(trio.current_time())
+        return _with_nobody(now) if self.state.over else now
 
     # -- the loop --
 
@@ -211,14 +220,15 @@ class Dispatcher(Actor[ToDispatcher]):
     def _enlist(self, enlist: Enlist, now: float) -> None:
         submit = enlist.submit
         try:
-            self._queue(submit, now)
+            short = self._queue(submit, now)
         except StrataError as error:
             enlist.reader.tell(Refused(submit.seq, error))
         else:
-            self._entries[submit.seq] = _Entry(submit, enlist.reader)
+            self._entries[submit.seq] = _Entry(submit, enlist.reader, short=short)
             enlist.reader.tell(Accepted(submit.seq))
 
-    def _queue(self, submit: Submit, now: float) -> None:
+    def _queue(self, submit: Submit, now: float) -> bool:
+        """Whether it is a short one."""
         if self._gone is not None:
             raise self._gone
         if self._draining:
@@ -234,6 +244,7 @@ class Dispatcher(Actor[ToDispatcher]):
             named_max=submit.named_max,
             now=now,
         )
+        return self._scheduler.is_short(submit.seq)
 
     def _withdraw(self, seq: Seq, outcome: Outcome, now: float) -> None:
         if seq in self._entries and self._scheduler is not None:
@@ -249,14 +260,10 @@ class Dispatcher(Actor[ToDispatcher]):
         assert self._scheduler is not None
         entry = self._entries.pop(ended.seq)
         submit = entry.submit
-        self._metrics.ended(ended.outcome, ended.figures, priority=submit.priority, short=self._is_short(submit))
+        self._metrics.ended(ended.outcome, ended.figures, priority=submit.priority, short=entry.short)
         history = _in_short(self._scheduler.history(ended.seq))
         self._remember(Past(ended.seq, ended.outcome, ended.figures, history))
         entry.reader.tell(ended)
-
-    def _is_short(self, submit: Submit) -> bool:
-        answer = submit.sampling.max_tokens if submit.named_max else self._settings.expect_new_tokens
-        return len(submit.tokens) + answer <= self._settings.short_tokens
 
     def _remember(self, past: Past) -> None:
         self.past[past.seq] = past
@@ -266,6 +273,10 @@ class Dispatcher(Actor[ToDispatcher]):
     # -- the engine --
 
     def _start(self, ready: Ready) -> None:
+        """Raises ConfigError where the engine reads on another grid than the scheduler counts by."""
+        if ready.chunk_tokens != self._settings.chunk_tokens:
+            said = f"the engine's is {ready.chunk_tokens} and the scheduler's {self._settings.chunk_tokens}"
+            raise ConfigError("chunk_tokens", f"{said}: it must be one")
         self.ready = ready
         self._scheduler = Scheduler(
             self._settings, pages=ready.pages, page_tokens=ready.page_tokens, workspaces=ready.workspaces
@@ -277,6 +288,8 @@ class Dispatcher(Actor[ToDispatcher]):
         if self._gone is not None:
             return
         self._gone = error
+        # Nothing is decided any more, so nothing would move a deadline that has passed.
+        self._wake_at = math.inf
         if self._scheduler is not None:
             self._scheduler.died(error, now)
             self._end_queued(Failed(error), now)
@@ -300,7 +313,7 @@ class Dispatcher(Actor[ToDispatcher]):
             case Wants(seq):
                 scheduler.wants(seq, now)
             case SeqFailed(seq, text):
-                scheduler.failed(seq, SequenceFailed(text), now)
+                scheduler.failed(seq, _logged(seq, text), now)
             case Closed():
                 pass
 
@@ -347,6 +360,29 @@ class Dispatcher(Actor[ToDispatcher]):
     def _open(self, entry: _Entry) -> None:
         entry.started = True
         self._tell_engine(Open(entry.submit.seq, entry.submit.tokens, entry.submit.sampling))
+
+
+def _with_nobody(now: Statistics) -> Statistics:
+    """The counters as they are, and no request."""
+    return evolve(
+        now,
+        states={},
+        running=0,
+        queued=0,
+        queued_tokens=0,
+        blocked=0,
+        pages_free=now.pages_total,
+        pages_held=0,
+        pages_reserved=0,
+        half_read=0,
+    )
+
+
+def _logged(seq: Seq, text: str) -> SequenceFailed:
+    """With an id that its reader gets and the log has."""
+    error_id = new_error_id()
+    log.error("%s: the engine could not go on with request-%s: %s", error_id, seq, text)
+    return SequenceFailed(f"{text}; the log has it as {error_id}")
 
 
 def _in_short(history: tuple[Change, ...]) -> tuple[Change, ...]:

@@ -7,7 +7,6 @@ withdrawal of what was never submitted.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from typing import Literal
 
@@ -19,7 +18,7 @@ from strata.actors.kernel import Actor, Ref
 from strata.actors.prompt import Language, Prompt, prepare
 from strata.actors.stream import Feed, Stream
 from strata.config import RequestSettings
-from strata.errors import InternalError, RequestCancelled, ShuttingDown, StrataError, frames_of
+from strata.errors import InternalError, RequestCancelled, ShuttingDown, StrataError, frames_of, new_error_id
 from strata.messages import (
     Accepted,
     Cancelled,
@@ -139,10 +138,13 @@ class RequestActor(Actor[ToRequest]):
         await trio.lowlevel.checkpoint()
         with self._preparing:
             try:
-                return await self._prompt()
+                prompt = await self._prompt()
             except StrataError as error:
                 self._fail(error)
                 return None
+            # A thread that was done already gives what it has, although it was cancelled.
+            if self._withdrawn is None:
+                return prompt
         self._forgotten(NOTHING_YET)
         self._fail(_as_error(Cancelled(self._withdrawn[0] if self._withdrawn else "shutdown")))
         return None
@@ -229,7 +231,7 @@ class RequestActor(Actor[ToRequest]):
 
     async def _give_up(self, error: Exception) -> None:
         """A bug of ours: its reader is told, its sequence withdrawn and waited for, the others go on."""
-        error_id = f"err-{uuid.uuid4().hex[:16]}"
+        error_id = new_error_id()
         log.error("%s: %s failed: %s", error_id, self.id, frames_of(error))
         if not self._feed.ended:
             self._fail(InternalError(f"something went wrong here; the log has it as {error_id}", error_id=error_id))

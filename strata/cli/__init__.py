@@ -13,6 +13,7 @@ import click
 
 from strata.cli.doctor import doctor
 from strata.cli.pull import pull
+from strata.cli.say import hush_if_broken, say
 from strata.cli.serve import serve
 from strata.cli.trace import trace
 from strata.errors import StartError
@@ -36,14 +37,13 @@ def main(argv: list[str] | None = None) -> None:
     try:
         code = cli.main(argv, prog_name="strata", standalone_mode=False)
     except StartError as problem:
-        print(f"strata: {problem}", file=sys.stderr)
+        say(f"strata: {problem}", sys.stderr)
         code = CANT_START
     except click.ClickException as problem:
         problem.show()
         code = CANT_START
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, and said so by it
-        sys.stderr.close()
-        code = 0
+    # What could not be logged is no reason for another exit code.
+    hush_if_broken(sys.stderr)
     sys.exit(code or 0)

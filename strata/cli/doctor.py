@@ -53,19 +53,14 @@ def _show(finding: Finding) -> None:
 
 
 def _machine() -> Iterator[Finding]:
+    from strata.cpu import machine
+
     yield Finding("strata", version("strata-serve"))
     yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
-    yield Finding("processors", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
-    total, free = _memory_mib()
+    yield Finding("processors", f"{machine.usable_processors()} usable of {os.cpu_count()}")
+    free, total = machine.available_bytes() >> 20, machine.total_bytes() >> 20
     low = "free some memory: the default model needs about 1 GiB" if free < 1024 else None
     yield Finding("memory", f"{free:,} MiB available of {total:,} MiB", low)
-
-
-def _memory_mib() -> tuple[int, int]:
-    """Total and available memory of the machine (MiB)."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    total, free = (int(lines[name].split()[0]) // 1024 for name in ("MemTotal", "MemAvailable"))
-    return total, free
 
 
 def _arithmetic() -> Iterator[Finding]:

@@ -63,12 +63,13 @@ def _flag(field: attrs.Attribute[Any]) -> Callable[[Command], Command]:
         is_flag=field.default is False,
         multiple=repeated,
         envvar=f"STRATA_{field.name.upper()}",
+        show_envvar=True,
         help=f"{says[:1].upper()}{says[1:]}.{shown}",
     )
 
 
 def _type(field: attrs.Attribute[Any]) -> Any:
     if isinstance(field.default, Preempt):
-        return click.Choice(list(Preempt))
+        return click.Choice([choice.value for choice in Preempt])
     names: Sequence[str] = str(field.type).replace("tuple[str, ...]", "str").split(" | ")
     return next((_TYPES[name] for name in names if name in _TYPES), click.STRING)

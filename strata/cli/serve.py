@@ -19,6 +19,7 @@ import click
 import trio
 
 from strata.cli.flags import named, settings_flags
+from strata.cli.say import say
 from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ConfigError
 
@@ -60,6 +61,8 @@ def serve(policy: str, served_name: str | None, model: Path | None, trace: Path 
     # The port first: of all that can be wrong it is the cheapest to find out.
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]
+        # Some may have been passed in, and have another address than the settings say.
+        check_public(settings.serve, sockets)
         if model is None:
             from strata.models.pull import pull_default
 
@@ -106,7 +109,7 @@ async def _serve(
                         app,
                         settings.serve,
                         sockets=sockets,
-                        shutdown_trigger=ending.closed.wait,
+                        shutdown_trigger=ending.until_closed,
                         tls=edge.tls,
                         allow_h2c=edge.allow_h2c,
                         on_access=access_lines(to_logger) if edge.access_log else None,
@@ -119,12 +122,19 @@ async def _serve(
 
 
 class Ending:
-    """When and how the server ends.  `closed` is set once every request has had its last word."""
+    """When and how the server ends."""
 
     def __init__(self, drain_timeout_s: float) -> None:
         self.code = 0
-        self.closed = trio.Event()
+        self._closed = trio.Event()
         self._drain_timeout_s = drain_timeout_s
+        # One for the requests and for what the server has still to send or to hear.
+        self._deadline: float | None = None
+
+    async def until_closed(self) -> float | None:
+        """Until every request has had its last word; returns the deadline for all else, if it was set by then."""
+        await self._closed.wait()
+        return self._deadline
 
     async def follow(
         self,
@@ -145,28 +155,31 @@ class Ending:
 
     async def _drain(self, runtime: Runtime) -> None:
         """Nothing new, what has started may end; what has not by the deadline gets its error."""
-        print("strata: closing down; once more to end it now", file=sys.stderr, flush=True)
+        say("strata: closing down; once more to end it now", sys.stderr)
+        self._deadline = trio.current_time() + self._drain_timeout_s
         runtime.drain()
-        with trio.move_on_after(self._drain_timeout_s):
+        with trio.CancelScope(deadline=self._deadline):
             await runtime.wait_idle()
         await runtime.close()
-        self.closed.set()
+        self._closed.set()
 
     async def _notice_death(self, runtime: Runtime) -> None:
         reason = await runtime.wait_failed()
-        print(f"strata: {reason}", file=sys.stderr, flush=True)
+        say(f"strata: {reason}", sys.stderr)
         self.code = ENGINE_DIED
-        self.closed.set()
+        self._closed.set()
 
 
 def _announce(runtime: Runtime, addresses: Sequence[str]) -> None:
     """What a person at the terminal wants to know: what is served, where, and a line that shows it."""
     model, settings = runtime.model, runtime.settings
-    print(f"Strata {version('strata-serve')} serves {model.id} ({model.quantisation or '?'}, {model.architecture})")
-    print(f"  context {model.context:,} tokens, policy {settings.policy}, {settings.scheduler.max_running} at once")
-    for address in addresses:
-        print(f"  listening on {address}")
-    print(f"\n{_example(addresses[0])}\n", flush=True)
+    lines = [
+        f"Strata {version('strata-serve')} serves {model.id} ({model.quantisation or '?'}, {model.architecture})",
+        f"  context {model.context:,} tokens, policy {settings.policy}, {settings.scheduler.max_running} at once",
+        *(f"  listening on {address}" for address in addresses),
+        f"\n{_example(addresses[0])}\n",
+    ]
+    say("\n".join(lines), sys.stdout)
 
 
 def _example(address: str) -> str:

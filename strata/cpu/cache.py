@@ -37,10 +37,6 @@ class PagedCache:
             (shape.pages, shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim), np.float32
         )
 
-    @property
-    def nbytes(self) -> int:
-        return self._pages.nbytes
-
     def write(
         self,
         layer: int,

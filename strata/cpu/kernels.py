@@ -20,6 +20,9 @@ from strata.cpu.workers import Job, Scratch, Workers
 TILE: Final = 64
 """Rows of a tile.  One core runs 32 rows at 70 GFLOP/s, 64 at 80, 128 at 86; a short prompt pays for whole tiles."""
 
+_TABLE_ROWS: Final = 4096
+"""Positions whose angles are computed at a time."""
+
 Floats = NDArray[np.float32]
 Table = NDArray[np.complex64]
 
@@ -29,10 +32,23 @@ def rotation_table(context: int, turned: int, theta: float) -> Table:
 
     https://arxiv.org/abs/2104.09864, equation 15.  Rounded up to whole tiles of positions.
     """
-    positions = np.arange(-(-context // TILE) * TILE, dtype=np.float64)
     speeds = theta ** (-np.arange(0, turned, 2, dtype=np.float64) / turned)
-    angles: Table = np.exp(1j * np.outer(positions, speeds)).astype(np.complex64)
+    angles: Table = np.empty((_whole_tiles(context), len(speeds)), np.complex64)
+    # Piece by piece: float64 takes twice the room, and more of it in between.
+    for first in range(0, len(angles), _TABLE_ROWS):
+        rows = angles[first : first + _TABLE_ROWS]
+        positions = np.arange(first, first + len(rows), dtype=np.float64)
+        rows[...] = np.exp(1j * np.outer(positions, speeds))
     return angles
+
+
+def rotation_bytes(context: int, turned: int) -> int:
+    """Memory that `rotation_table` makes."""
+    return _whole_tiles(context) * -(-turned // 2) * np.dtype(np.complex64).itemsize
+
+
+def _whole_tiles(rows: int) -> int:
+    return -(-rows // TILE) * TILE
 
 
 def _norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+_LIMITS = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
+"""The file of a group's limit, and that of what it has used: version 2, version 1."""
 
 
 def available_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
@@ -22,6 +24,12 @@ def available_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     machine = [*_machine_left(proc)] or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     groups = [left for group in _groups(proc, cgroups) for left in _group_left(group)]
     return max(0, min(machine + groups))
+
+
+def total_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Memory that this process could have at most: the machine's, less if one of our groups has a smaller limit."""
+    limits = [_number(group / name) for group in _groups(proc, cgroups) for name in _LIMITS]
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *(n for n in limits if n is not None)])
 
 
 def usable_processors(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
@@ -48,10 +56,7 @@ def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
 
 def _group_left(group: Path) -> Iterator[int]:
     """docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html"""
-    for limit_name, used_name in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
+    for limit_name, used_name in _LIMITS.items():
         limit, used = _number(group / limit_name), _number(group / used_name)
         if limit is not None and used is not None:
             yield limit - used + _cached(group)

@@ -32,10 +32,6 @@ class Matrix:
     weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
     blocks: tuple[tuple[int, int], ...]
 
-    @property
-    def outputs(self) -> int:
-        return len(self.weight)
-
 
 @frozen
 class GatedMatrix:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape
-from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_table
+from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
 from strata.cpu.matrix import GatedMatrix, Matrix
 from strata.cpu.quantised import Stored, expand, float32_bytes
 from strata.cpu.workers import Workers, aligned
@@ -21,14 +24,44 @@ _LONG: int = 4096
 """From this position on attention takes most of the time, and one tile makes a slice instead of two."""
 
 
+class _SingleBlas:
+    """BLAS with one thread for as long as anybody is inside; whoever leaves last puts it back as it was.
+
+    The limit is the process's, so it can't be each object's own: the first to be closed would lift it for the others.
+    """
+
+    def __init__(self) -> None:
+        # A finalizer may leave in the middle of an entering, in the same thread.
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._limits: threadpool_limits | None = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._limits is not None:
+                self._limits.restore_original_limits()
+
+
+_BLAS: Final = _SingleBlas()
+
+
 class CpuOps:
     """Implements `strata.models.ops.Ops`.  `threads` None: as many as there are processors to use.
 
-    From now on BLAS computes with one thread in the whole process: this object's threads share the work out.
+    BLAS computes with one thread in the whole process until the last such object is closed: their own threads share the
+    work out.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        threadpool_limits(1, user_api="blas")
+        self._single = weakref.finalize(self, _BLAS.leave)
+        _BLAS.enter()
         usable = machine.usable_processors()
         self._workers = Workers(usable if threads is None else min(threads, usable))
         self.tile = TILE
@@ -61,6 +94,9 @@ class CpuOps:
         out = aligned(*tensor.shape)
         expand(tensor, out.reshape(1, -1))
         return out
+
+    def rotation_bytes(self, context: int, turned: int) -> int:
+        return rotation_bytes(context, turned)
 
     def rotation(self, context: int, turned: int, theta: float) -> Table:
         return rotation_table(context, turned, theta)
@@ -102,3 +138,4 @@ class CpuOps:
 
     def close(self) -> None:
         self._workers.close()
+        self._single()

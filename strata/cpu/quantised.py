@@ -123,9 +123,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "Q8_0": _Kind(34, BLOCK, _q8_0),
 }
 
-KINDS: Final = frozenset(_KINDS)
-"""The kinds that can be expanded."""
-
 
 def float32_bytes(tensor: Stored) -> int:
     """Memory that the weight takes when expanded."""

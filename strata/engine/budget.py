@@ -6,6 +6,7 @@ model its sizes only; how much memory is free is the device's to say.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from attrs import frozen
@@ -18,14 +19,19 @@ _MIB: Final = 2**20
 _SHARE_OF_FREE: Final = 4
 """A quarter of what is free: the machine is not ours alone."""
 
+LONGEST_UNASKED: Final = 1 << 20
+"""The longest context (tokens) that is served where none is set.  Files can state any; each token of it costs time and
+memory at the start, even if no sequence is ever so long."""
+
 
 @frozen
 class Budget:
-    """What the engine allocates: `pages` of `page_tokens`, for sequences of up to `context` tokens."""
+    """What the engine allocates: `pages` of `page_tokens`, for `rows` sequences of up to `context` tokens at once."""
 
     pages: int
     page_tokens: int
     context: int
+    rows: int
 
 
 def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes: int) -> Budget:
@@ -36,15 +42,26 @@ def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes
     trained = model.config.context
     if settings.context is not None and settings.context > trained:
         raise ConfigError("context", f"{settings.context} is more than the {trained} that the model was trained for")
-    context = settings.context or trained
+    context = settings.context or min(trained, LONGEST_UNASKED)
     per_page = model.bytes_per_page(settings.page_tokens)
     useful = max_running * _pages(context, settings)
-    pages = _affordable(settings, useful, per_page, free_bytes)
+    beside = partial(_beside_pages, model, settings, rows=max_running)
+    pages = _affordable(settings, useful, per_page, free_bytes - beside(context=0))
     room = pages * settings.page_tokens
     if settings.context is not None and room < context:
         needed = _mib(_pages(context, settings) * per_page)
         raise ConfigError("context", f"{context} tokens need {needed} for keys and values; {room} fit: set kv_mib")
-    return Budget(pages, settings.page_tokens, min(context, room))
+    context = min(context, room)
+    whole = pages * per_page + beside(context=context)
+    if whole > free_bytes:
+        raise ConfigError("kv_mib", f"with it {_mib(whole)} are needed and {_mib(free_bytes)} are free: lower it")
+    return Budget(pages, settings.page_tokens, context, max_running)
+
+
+def _beside_pages(model: Model, settings: EngineSettings, *, rows: int, context: int) -> int:
+    """Bytes of all that the engine takes at its start but the pages."""
+    workspaces = settings.max_half_read * model.bytes_per_workspace(settings.chunk_tokens)
+    return workspaces + model.bytes_beside_pages(context, rows)
 
 
 def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes: int) -> int:
@@ -52,10 +69,13 @@ def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes
         pages = min(useful, free_bytes // _SHARE_OF_FREE // per_page)
     else:
         if settings.kv_mib * _MIB > free_bytes:
-            raise ConfigError("kv_mib", f"{settings.kv_mib} MiB is more than the {_mib(free_bytes)} that are free")
+            free = f"the {_mib(max(0, free_bytes))} that are free beside rows and workspaces"
+            raise ConfigError("kv_mib", f"{settings.kv_mib} MiB is more than {free}")
         pages = settings.kv_mib * _MIB // per_page
     if pages < 1:
-        raise ConfigError("kv_mib", f"not even one page of {_mib(per_page)} fits: raise it, or free some memory")
+        raise ConfigError(
+            "kv_mib", f"not even one page of {_mib(per_page)} fits: raise it, lower max_running, or free memory"
+        )
     return pages
 
 

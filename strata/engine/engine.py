@@ -61,7 +61,9 @@ class Usage:
 
 
 class Engine:
-    """Runs one model.  All the memory that it will ever need is taken here, before the first message.
+    """Runs one model.  All memory that lasts is taken here, before the first message: pages, workspaces, rows.
+
+    What comes later is small: a sequence's own tokens, and what one call computes with and drops.
 
     An exception of the model's that is not a DeviceFault fails the sequence that it was raised for, and that one alone.
     """
@@ -75,7 +77,7 @@ class Engine:
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        model.allocate(budget.pages, budget.page_tokens)
+        model.allocate(budget.pages, budget.page_tokens, context=budget.context, rows=budget.rows)
         self._model = model
         self._budget = budget
         self._chunk_tokens = settings.chunk_tokens

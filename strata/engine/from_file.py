@@ -12,7 +12,7 @@ from strata.config import Settings
 from strata.engine.budget import plan
 from strata.engine.engine import Engine
 from strata.engine.trace import Trace
-from strata.errors import ConfigError
+from strata.errors import ConfigError, ModelError
 from strata.models.file import ModelFile
 
 UNKNOWN_MEMORY: Final = 4 << 30
@@ -21,6 +21,17 @@ UNKNOWN_MEMORY: Final = 4 << 30
 
 def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) -> Engine:
     """Load the weights and take all memory, on the calling thread.  Raises ModelError, ConfigError."""
+    try:
+        return _make_engine(file, settings, trace)
+    except MemoryError as error:
+        # Whatever was said to be free: another program took it, or the system gives less than it says.
+        raise ModelError(
+            f"{file.path}: there is not enough memory to start ({str(error) or 'the system gives none'}); "
+            "free some, use a smaller model, or set a smaller context or kv_mib"
+        ) from error
+
+
+def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Engine:
     # Here and not above: an engine that isn't built on a file needs no device.
     from strata.cpu.ops import CpuOps
     from strata.models.make import make_model

@@ -18,9 +18,13 @@ import trio
 
 from strata.engine.bell import Bell, make_bell
 from strata.engine.engine import Engine
+from strata.errors import frames_of
 from strata.messages import EngineDied, FromEngine, Ready, ToEngine
 
 _log: Final = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 5.0
+"""For a slice or step that is under way, or a model that is being loaded, when nobody wants it any more."""
 
 Deliver = Callable[[FromEngine], None]
 
@@ -45,12 +49,16 @@ class ThreadHost:
     """An engine on a thread of this process.  `make_engine` is called on that thread, and the engine stays there.
 
     A thread can't be killed: a cancelled `run` waits for the end of the slice or step that is under way, or for
-    `make_engine`, without blocking the loop.
+    `make_engine`, without blocking the loop.  After `patience_s` it gives the thread up: that stays until its slice
+    ends or the process does, and clears up after itself.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], *, incarnation: int = 1) -> None:
+    def __init__(
+        self, make_engine: Callable[[], Engine], *, incarnation: int = 1, patience_s: float = PATIENCE_S
+    ) -> None:
         self._make_engine = make_engine
         self._incarnation = incarnation
+        self._patience_s = patience_s
         self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
         """None ends the thread."""
         self._facts: deque[FromEngine] = deque()
@@ -58,6 +66,10 @@ class ThreadHost:
         """Why there is no engine."""
         self._over = False
         """Whether the thread has said all that it has to say."""
+        self._given_up = False
+        """Whether the thread has to clear up, because nobody waits for it any more."""
+        self._parting = threading.Lock()
+        """Held for the moment in which one of the last two is decided, so that one side alone closes the bell."""
 
     def __repr__(self) -> str:
         state = "over" if self._over else f"{self._inbox.qsize()} messages, {len(self._facts)} facts under way"
@@ -81,11 +93,19 @@ class ThreadHost:
             await self._deliver_all(bell, deliver)
         finally:
             self._inbox.put(None)
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._patience_s):
                 await self._wait_over(bell)
-            # It rang as its last act, so this waits for no slice.
-            thread.join()
-            bell.close()
+            self._part(thread, bell)
+
+    def _part(self, thread: threading.Thread, bell: Bell) -> None:
+        with self._parting:
+            self._given_up = not self._over
+        if self._given_up:
+            _log.critical("%s did not end within %g s and is left behind", thread.name, self._patience_s)
+            return
+        # It rang as its last act, so this waits for no slice.
+        thread.join()
+        bell.close()
 
     async def _wait_built(self, bell: Bell, task_status: trio.TaskStatus[Ready]) -> None:
         await trio.lowlevel.checkpoint()
@@ -120,8 +140,12 @@ class ThreadHost:
         try:
             self._live(bell)
         finally:
-            self._over = True
-            bell.ring()
+            with self._parting:
+                self._over = True
+            if self._given_up:
+                bell.close()
+            else:
+                bell.ring()
 
     def _live(self, bell: Bell) -> None:
         try:
@@ -133,7 +157,7 @@ class ThreadHost:
             self._say([engine.ready(self._incarnation)], bell)
             self._drive(engine, bell)
         except BaseException as error:
-            _log.critical("the engine died", exc_info=error)
+            _log.critical("the engine died: %s", frames_of(error))
             self._say([EngineDied(f"{type(error).__name__}: {error}", engine.step_in_force)], bell)
         finally:
             _close(engine)
@@ -168,5 +192,5 @@ class ThreadHost:
 def _close(engine: Engine) -> None:
     try:
         engine.close()
-    except Exception:
-        _log.exception("the engine could not be closed")
+    except Exception as error:
+        _log.error("the engine could not be closed: %s", frames_of(error))

@@ -13,10 +13,10 @@ from attrs import frozen
 
 from strata.errors import InvalidRequest
 from strata.http.schema import ChatBody, Message
-from strata.messages import ChatMessage, Request
+from strata.messages import PRIORITY, ChatMessage, Request
 
 PRIORITY_HEADER: Final = "X-Request-Priority"
-PRIORITIES: Final = range(-100, 101)
+PRIORITIES: Final = range(PRIORITY[0], PRIORITY[1] + 1)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,3}")
 
 
@@ -54,7 +54,7 @@ def header_priority(text: str | None) -> int | None:
     return int(text)
 
 
-def _request(body: ChatBody, request_id: str, priority: int) -> Request:
+def _request(body: ChatBody, request_id: str, priority: int | None) -> Request:
     max_tokens = body.max_completion_tokens or body.max_tokens
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
@@ -102,12 +102,10 @@ def _logprobs(body: ChatBody) -> int | None:
     return None
 
 
-def _priority(body: ChatBody, from_header: int | None, limit: int) -> int:
+def _priority(body: ChatBody, from_header: int | None, limit: int) -> int | None:
     """Raises InvalidRequest above the limit: a client that counts on being first should hear that it isn't."""
     named = from_header if body.priority is None else body.priority
-    if named is None:
-        return min(0, limit)
-    if named > limit:
+    if named is not None and named > limit:
         where = PRIORITY_HEADER if body.priority is None else "priority"
         raise InvalidRequest(f"this key may ask for a priority of at most {limit}", param=where)
     return named

@@ -63,6 +63,8 @@ class Connection:
         self._gone = False
         self._ending = False
         self._reading = trio.CancelScope()
+        # When the head that has begun must be whole.  None: no byte of one has come.
+        self._head_due: float | None = None
         self.idle = True
         self._be_idle()
 
@@ -90,6 +92,10 @@ class Connection:
         if self.idle:
             self.idle = False
             self._read_until(-math.inf)
+
+    def close_down(self) -> None:
+        """The server's time is up: who has no answer yet gets one that says so."""
+        self._tasks.close_down()
 
     async def _serve(self) -> None:
         try:
@@ -154,10 +160,15 @@ class Connection:
             if self._ending:
                 continue
             if self.idle:
-                # The head of a request takes no longer than a body may.
-                due = trio.current_time() + self._service.limits.body_timeout_s
-                self._read_until(max(self._idle_until, due))
+                self._time_head()
             await self._feed(data)
+
+    def _time_head(self) -> None:
+        """The head of a request takes no longer than a body may, counted from its first byte: whatever trickles in
+        buys no time."""
+        if self._head_due is None:
+            self._head_due = trio.current_time() + self._service.limits.body_timeout_s
+            self._read_until(max(self._idle_until, self._head_due))
 
     async def _receive(self) -> bytes:
         """Nothing when the client is gone, or its time is up."""
@@ -270,6 +281,7 @@ class Connection:
         if self._ending:
             return
         self.idle = True
+        self._head_due = None
         self.idle_since = trio.current_time()
         self._idle_until = self.idle_since + self._service.keep_alive_s
         self._read_until(self._idle_until)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import uuid
 from typing import Final
 
 import msgspec
@@ -25,6 +24,7 @@ from strata.errors import (
     TryAgain,
     UnknownRequest,
     frames_of,
+    new_error_id,
 )
 
 log = logging.getLogger("strata.http")
@@ -138,7 +138,7 @@ def as_internal(error: BaseException) -> InternalError:
 
     Its message is left out, because it may quote a prompt.
     """
-    error_id = f"err-{uuid.uuid4().hex[:16]}"
+    error_id = new_error_id()
     log.error("%s: %s", error_id, frames_of(error))
     return InternalError(f"something went wrong here; the log has it as {error_id}", error_id=error_id)
 

@@ -15,6 +15,7 @@ import trio
 from attrs import frozen
 from hypercorn.trio.task_group import TaskGroup
 
+from strata.errors import InvalidRequest, ShuttingDown
 from strata.http.errors import BodyTooLarge, ErrorAnswer, ErrorBody, Refusal, refusal
 
 Message: TypeAlias = Any
@@ -24,6 +25,12 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+PART_BYTES: Final = 256
+"""A body's parts (chunks, frames, or what one read brought) are at least so large, on the average."""
+FREE_PARTS: Final = 4096
+"""So many of a body may be smaller."""
+YIELD_AFTER: Final = 32
+"""Parts, before the connection that brought them lets others run."""
 CLIENT_LEFT: Final = 499
 """What a log calls the status of an answer that nobody waited for."""
 
@@ -50,6 +57,10 @@ OnAccess: TypeAlias = Callable[[Access], None]
 
 def too_large(limit: int) -> Refusal:
     return refusal(BodyTooLarge(f"the body is larger than {limit} bytes"))
+
+
+def too_many_parts() -> Refusal:
+    return refusal(InvalidRequest("the body comes in too many small parts; send larger ones", code="too_many_parts"))
 
 
 def too_slow(seconds: float) -> Refusal:
@@ -82,7 +93,7 @@ class Exchange:
         self._limits = limits
         self._tell, self._hear = trio.open_memory_channel[Message](math.inf)
         self._call = trio.CancelScope(deadline=trio.current_time() + limits.body_timeout_s)
-        self._received = 0
+        self._received = self._parts = 0
         self._status: int | None = None
         self._left = False
         self._refused: Refusal | None = None
@@ -103,13 +114,26 @@ class Exchange:
             self._cut()
             return
         self._received += len(message["body"])
-        if self._received > self._limits.body_bytes:
-            self._refused = too_large(self._limits.body_bytes)
+        self._parts += 1
+        self._refused = self._too_much()
+        if self._refused is not None:
             self._cut()
             return
         if not message["more_body"]:
             self._call.deadline = math.inf
         self._tell.send_nowait(message)
+
+    def _too_much(self) -> Refusal | None:
+        if self._received > self._limits.body_bytes:
+            return too_large(self._limits.body_bytes)
+        # Each part costs as much as hundreds of bytes do, whatever it holds.
+        return too_many_parts() if self._parts > FREE_PARTS + self._received // PART_BYTES else None
+
+    def close_down(self) -> None:
+        """The server ends before this does: refused, unless its answer has begun."""
+        if not self._decided and self._status is None:
+            self._refused = refusal(ShuttingDown("the server is shutting down"))
+            self._cut()
 
     def _cut(self) -> None:
         self._decided = True
@@ -159,6 +183,13 @@ class Exchanges(TaskGroup):
         super().__init__()
         self._limits = limits
         self._on_access = on_access
+        self._running: set[Exchange] = set()
+        self._parts = 0
+
+    def close_down(self) -> None:
+        """Refuse those that have no answer yet."""
+        for exchange in self._running:
+            exchange.close_down()
 
     def cancel(self) -> None:
         """End them all."""
@@ -168,18 +199,24 @@ class Exchanges(TaskGroup):
     async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:  # noqa: ARG002
         await trio.lowlevel.checkpoint_if_cancelled()
         exchange = Exchange(app, scope, send, self._limits)
+        self._running.add(exchange)
         self.spawn(self._run, exchange)
 
         def put(message: Message) -> Awaitable[None]:
             exchange.put(message)
-            return DONE
+            return self._breathe()
 
         return put
+
+    def _breathe(self) -> Awaitable[None]:
+        self._parts += 1
+        return DONE if self._parts % YIELD_AFTER else trio.lowlevel.checkpoint()
 
     async def _run(self, exchange: Exchange) -> None:
         began = perf_counter()
         try:
             await exchange.run()
         finally:
+            self._running.discard(exchange)
             if self._on_access is not None:
                 self._on_access(Access(exchange.scope, exchange.status, perf_counter() - began))

@@ -94,7 +94,7 @@ def _remove_stale(path: str) -> None:
     """A socket file that nobody answers at was left by a server that was killed."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
+            raise OSError(errno.ENOTSOCK, "what is there is not a socket; move it away, or choose another path")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -26,17 +26,17 @@ from hypercorn.protocol.h11 import H11Protocol
 from strata.errors import InvalidRequest
 from strata.http.errors import STATUS_TYPES, ErrorAnswer, ErrorBody, Refusal, refusal
 from strata.http.exchange import DONE, encoded, too_large
+from strata.http.frames import Calm
 
 MAX_PIPELINED_BYTES: Final = 64 * 1024
 """Held of what a client sends behind a request that is still being answered; one that sends more is cut off."""
-MAX_IDLE_FRAMES: Final = 1000
-"""HTTP/2 frames that ask for no answer (priorities, pings, settings, resets) before a client is told to calm down."""
-FRAMES_PER_ANSWER: Final = 50
-"""An answered request makes up for so many of them."""
-RESET_FRAMES: Final = 5
-"""A reset counts as so many: its request was begun for nothing."""
+SLICE_BYTES: Final = 2048
+"""Of HTTP/2, parsed at once: so many bytes of the smallest frames take a few milliseconds."""
+YIELD_AFTER: Final = 64
+"""HTTP/2 frames, or events of one slice, before others are let run."""
 
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+_LENGTH: Final = re.compile(rb"[0-9]{1,20}")
 _PATH: Final = re.compile(rb"/[\x21-\x7e]*")
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _OF_THE_HOP: Final = {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
@@ -63,9 +63,13 @@ def objection(method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes
         return refusal(InvalidRequest("the method is not a word", code="bad_method"))
     if not target:
         return refusal(InvalidRequest("the request's target is not a path", code="bad_target"))
-    for name, value in headers:
-        if name.lower() == b"content-length" and int(value) > body_bytes:
-            return too_large(body_bytes)
+    lengths = {value for name, value in headers if name.lower() == b"content-length"}
+    ends = len(lengths) + any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    if ends > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
+        # Who stands between may have gone by another one (RFC 9112, 6.1), and taken the rest for another request.
+        return refusal(InvalidRequest("it is not clear where the request's body ends", code="bad_framing"))
+    if any(int(length) > body_bytes for length in lengths):
+        return too_large(body_bytes)
     return None
 
 
@@ -202,7 +206,8 @@ class H2(H2Protocol):
         super().__init__(*args)
         self._body_bytes = body_bytes
         self._stall_s = stall_s
-        self._idle_frames = 0
+        self._calm = Calm()
+        self._unyielded = 0
         self._moved = trio.lowlevel.ParkingLot()
         # Streams whose request isn't whole.
         self._uploading: set[int] = set()
@@ -221,16 +226,39 @@ class H2(H2Protocol):
         """Whether the client may still be sending."""
         return True
 
+    async def handle(self, event: Event) -> None:
+        if not isinstance(event, RawData):
+            await super().handle(event)
+            return
+        for start in range(0, len(event.data), SLICE_BYTES):
+            if not self.closed:
+                await self._handle_slice(event.data[start : start + SLICE_BYTES])
+
+    async def _handle_slice(self, data: bytes) -> None:
+        self._unyielded += self._calm.hear(data)
+        if self._calm.lost:
+            self.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            await self._flush()
+            await self.send(Closed())
+            return
+        await super().handle(RawData(data))
+        if self._unyielded >= YIELD_AFTER:
+            self._unyielded = 0
+            await trio.lowlevel.checkpoint()
+
     async def _handle_events(self, events: list[h2.events.Event]) -> None:
-        for event in events:
-            self._count(event)
-            if self._idle_frames > MAX_IDLE_FRAMES:
-                self.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-                await self._flush()
-                await self.send(Closed())
+        for number, event in enumerate(events, 1):
+            if self.closed:
                 return
             await self._handle_event(event)
+            if number % YIELD_AFTER == 0:
+                await trio.lowlevel.checkpoint()
         await self._flush()
+
+    async def _flush(self) -> None:
+        if data := self.connection.data_to_send():
+            self._calm.send(data)
+            await self.send(RawData(data))
 
     async def _handle_event(self, event: h2.events.Event) -> None:
         match event:
@@ -248,22 +276,12 @@ class H2(H2Protocol):
                 self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 await self._flush()
                 return
+            case h2.events.DataReceived() if event.data:
+                self._calm.used()
         await super()._handle_events([event])
         if isinstance(event, h2.events.RequestReceived | h2.events.StreamReset):
             # Hypercorn says "busy" of a request that was refused, and nothing of one that was reset.
             await self.send(Updated(idle=self.idle))
-
-    def _count(self, event: h2.events.Event) -> None:
-        """To open streams and reset them is the cheapest way to keep a server busy (CVE-2023-44487)."""
-        match event:
-            case h2.events.StreamReset():
-                self._idle_frames += RESET_FRAMES
-            case h2.events.DataReceived():
-                self._idle_frames += 0 if event.data else 1
-            case h2.events.RequestReceived() | h2.events.StreamEnded() | h2.events.WindowUpdated():
-                pass
-            case _:
-                self._idle_frames += 1
 
     def _reset(self, stream_id: int, code: ErrorCodes) -> None:
         try:
@@ -313,7 +331,7 @@ class H2(H2Protocol):
             case Body() | EndBody():
                 await self._send_bounded(event)
             case StreamClosed():
-                self._idle_frames = max(0, self._idle_frames - FRAMES_PER_ANSWER)
+                self._calm.answered()
                 await self._end_whole(event.stream_id)
                 await super().stream_send(event)
             case _:

@@ -98,13 +98,18 @@ async def _enter(edge: Edge, route: Route, named: dict[str, Any]) -> Response:
 
 def _check(edge: Edge, route: Route) -> None:
     edge.keys.check(request.headers.get("Authorization"), route.access)
-    if route.access is Access.ADMIN and route.method != "GET":
+    if _is_change(route):
         edge.names.check_change(
             scheme=request.scheme,
             host=request.headers.get("Host"),
             origin=request.headers.get("Origin"),
             content_type=request.headers.get("Content-Type"),
         )
+
+
+def _is_change(route: Route) -> bool:
+    """An administrator's order, which no page of another origin may give."""
+    return route.access is Access.ADMIN and route.method != "GET"
 
 
 def current_visit() -> Visit:
@@ -142,7 +147,7 @@ def _preflight(edge: Edge, route: Route) -> Response:
     """A browser asks before it sends what a form couldn't.  Carries no key, so it is answered without one."""
     response = encoded_response(b"", 204)
     response.headers["Allow"] = f"{route.method}, OPTIONS"
-    if edge.names.allows_origin(request.headers.get("Origin")) is not None:
+    if not _is_change(route) and edge.names.allows_origin(request.headers.get("Origin")) is not None:
         response.headers["Access-Control-Allow-Methods"] = response.headers["Allow"]
         response.headers["Access-Control-Allow-Headers"] = (
             "Authorization, Content-Type, X-Request-Id, X-Request-Priority"

@@ -12,20 +12,41 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-MAX_MESSAGES: Final = 4096
-MAX_STOPS: Final = 16
+from strata.messages import (
+    BIAS,
+    LOGPROBS,
+    MAX_BIASES,
+    MAX_MESSAGES,
+    MAX_NAME_CHARACTERS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    MAX_TOKENS,
+    PENALTY,
+    PRIORITY,
+    REPETITION,
+    SEED,
+    TEMPERATURE,
+    Role,
+)
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
 ResponseFormatKind = Literal["text", "json_object", "json_schema"]
 
-Name = Annotated[str, Meta(max_length=256)]
-Stop = Annotated[str, Meta(min_length=1, max_length=1024)]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Tokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
+Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Unit = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Biases = Annotated[dict[Count, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)]
+Penalty = Annotated[float, Meta(ge=PENALTY[0], le=PENALTY[1])]
+Seed = Annotated[int, Meta(ge=SEED[0], le=SEED[1])]
+TokenNames: Final = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}
+"""A JSON object's keys are strings; that these are token ids is not told by their type."""
+Biases = Annotated[
+    dict[Count, Annotated[float, Meta(ge=BIAS[0], le=BIAS[1])]],
+    Meta(max_length=MAX_BIASES, extra_json_schema=TokenNames),
+]
+
+
+NO_CACHE: Final = "Taken and without effect yet: no prompt is kept for the next one."
 
 
 class TextPart(Struct, frozen=True):
@@ -63,9 +84,9 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     """Wins over `max_tokens`."""
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Meta(ge=TEMPERATURE[0], le=TEMPERATURE[1])] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     """0 and -1 keep all."""
     min_p: Unit | None = None
     seed: Seed | None = None
@@ -73,10 +94,10 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=LOGPROBS[0], le=LOGPROBS[1])] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=REPETITION[0], le=REPETITION[1])] | None = None
     logit_bias: Biases | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     """Only 1 is served yet."""
@@ -87,11 +108,11 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     """Not served yet: refused unless `none`."""
     response_format: ResponseFormat | None = None
     # Ours from here on.
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    priority: Annotated[int, Meta(ge=PRIORITY[0], le=PRIORITY[1])] | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     return_progress: bool | None = None
-    cache_prompt: bool | None = None
+    cache_prompt: Annotated[bool, Meta(description=NO_CACHE)] | None = None
 
 
 class StrictTextPart(TextPart, frozen=True, forbid_unknown_fields=True):

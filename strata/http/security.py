@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable
+import re
+import socket
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY: Final = "*"
+_HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/?#@\[\]]+))(?::[0-9]*)?")
 
 
 class Access(IntEnum):
@@ -76,7 +79,7 @@ class Names:
 
     def __init__(self, settings: ServeSettings) -> None:
         allowed = {_host(name) for name in settings.allowed_hosts}
-        if not allowed and is_loopback(settings.host):
+        if not allowed and _trusted(settings.host):
             allowed = {*LOOPBACK_NAMES, _host(settings.host)}
         self._hosts = None if not allowed or ANY in allowed else frozenset(allowed)
         self._cors = settings.cors_origin
@@ -85,7 +88,8 @@ class Names:
         """Raises Forbidden.  No browser leaves the Host out, so none is no danger."""
         if self._hosts is None or not host:
             return
-        if _host(host) not in self._hosts:
+        name = _host(host)
+        if name is None or name not in self._hosts:
             raise Forbidden("this server is not called by that Host; --allowed-hosts names those that it is")
 
     def allows_origin(self, origin: str | None) -> str | None:
@@ -95,11 +99,11 @@ class Names:
         return self._cors if self._cors in (ANY, origin) else None
 
     def check_change(self, *, scheme: str, host: str | None, origin: str | None, content_type: str | None) -> None:
-        """What an administrator's POST must be, so that no foreign page can send it.
+        """What an administrator's POST must be, so that no foreign page can send it: not even one that may chat.
 
         Raises Forbidden, UnsupportedMedia.
         """
-        if origin is not None and origin != f"{scheme}://{host}" and self.allows_origin(origin) is None:
+        if origin is not None and origin != f"{scheme}://{host}":
             raise Forbidden("a page from another origin may not do this")
         if (content_type or "").partition(";")[0].strip().lower() != "application/json":
             raise UnsupportedMedia("send this with `Content-Type: application/json`")
@@ -118,18 +122,38 @@ def read_keys(path: Path) -> tuple[str, ...]:
     return keys
 
 
-def check_public(settings: ServeSettings) -> None:
-    """Refuse to listen on a public address without a key.  Raises ConfigError."""
-    keyless = not settings.api_keys and settings.api_key_file is None
-    if keyless and not settings.insecure and not is_loopback(settings.host):
+def check_public(settings: ServeSettings, listeners: Sequence[socket.socket] | None = None) -> None:
+    """Refuse to listen on a public address without a key.  Raises ConfigError.
+
+    Without `listeners` the address is the setting's, and a socket that will be passed in is trusted; with them, it is
+    the one that each really has, whoever opened it.
+    """
+    if settings.api_keys or settings.api_key_file is not None or settings.insecure:
+        return
+    if listeners is None:
+        public = [] if _trusted(settings.host) else [settings.host]
+    else:
+        public = [str(listener.getsockname()[0]) for listener in listeners if not _is_local(listener)]
+    if public:
         raise ConfigError(
-            "host", f"{settings.host} can be reached by others: set --api-key (or --insecure to serve everybody)"
+            "host", f"{public[0]} can be reached by others: set --api-key (or --insecure to serve everybody)"
         )
 
 
+def _trusted(host: str) -> bool:
+    """Loopback as far as the setting tells; what a passed socket is shows only when it is there."""
+    return is_loopback(host) or host.startswith("fd://")
+
+
+def _is_local(listener: socket.socket) -> bool:
+    if listener.family == socket.AF_UNIX:
+        return True
+    return listener.family in (socket.AF_INET, socket.AF_INET6) and is_loopback(listener.getsockname()[0])
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it: a loopback address, or a socket that is a file or was passed in."""
-    if host == "localhost" or host.startswith(("unix:", "fd://")):
+    """Whether only this machine reaches it: a loopback address, or a socket that is a file."""
+    if host == "localhost" or host.startswith("unix:"):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -137,14 +161,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _host(text: str) -> str:
-    """Without port, brackets, the root's dot, and case."""
+def _host(text: str) -> str | None:
+    """Without port, brackets, the root's dot, and case.  None where it is no host with or without a port."""
     name = text.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
-    return name.removesuffix(".")
+    if _is_address(name):
+        return name
+    found = _HOST.fullmatch(name)
+    if found is None or not (found["name"] or _is_address(found["address"])):
+        return None
+    return found["address"] or found["name"].removesuffix(".")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def _bearer(authorization: str | None) -> str:

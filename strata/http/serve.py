@@ -14,7 +14,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 from attrs import frozen
@@ -28,8 +28,11 @@ from strata.http.errors import refusal
 from strata.http.exchange import Limits, OnAccess, encoded
 from strata.http.lifespan import Lifespan
 from strata.http.listener import address_of, listen
+from strata.http.security import check_public
 from strata.http.wire import Wire
 
+FLUSH_S: Final = 1.0
+"""How long the last words of those that are still there at the deadline may take to go out."""
 RETRY_S: Final = 0.1
 """When the process has no file left for another connection."""
 _OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -47,6 +50,9 @@ _CLIENT_WENT: Final = {
 }
 """What accept(2) tells of a client that was gone, or not let in, before we took it."""
 
+Trigger: TypeAlias = Callable[[], Awaitable[float | None]]
+"""Returns when the server has to close, with the deadline (Trio's time) if it is not `drain_timeout_s` from then."""
+
 log = logging.getLogger("strata.http")
 
 
@@ -63,20 +69,23 @@ async def serve(
     settings: ServeSettings,
     *,
     sockets: Sequence[socket.socket] | None = None,
-    shutdown_trigger: Callable[[], Awaitable[object]] = trio.sleep_forever,
+    shutdown_trigger: Trigger = trio.sleep_forever,
     tls: Tls | None = None,
     allow_h2c: bool = False,
     on_access: OnAccess | None = None,
     task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an ASGI app until `shutdown_trigger()` returns: then no more is accepted, idle clients are closed, and what
-    is in flight may go on for `drain_timeout_s`.  A cancel ends it now.
+    is in flight may go on for `drain_timeout_s`, or to the deadline that the trigger returned (Trio's time).  Whoever
+    has no answer by then gets 503; `FLUSH_S` later all is cut.  A cancel ends it now.
 
     `task_status` is told the addresses when they can be reached: `await nursery.start(serve, ...)` returns them.
-    `sockets` (from `listen`) become the server's, which closes them.  Raises StartError, before anything was served.
+    `sockets` (from `listen`) become the server's, which closes them.  Raises StartError, before anything was served:
+    also where others can reach it and `settings` name no key.
     """
     listeners = list(sockets) if sockets is not None else listen(settings)
     try:
+        check_public(settings, listeners)
         server = Server(app, settings, tls=tls, allow_h2c=allow_h2c, on_access=on_access)
         await _serve_alive(app, server, listeners, shutdown_trigger, task_status)
     finally:
@@ -88,7 +97,7 @@ async def _serve_alive(
     app: Any,
     server: Server,
     listeners: Sequence[socket.socket],
-    shutdown_trigger: Callable[[], Awaitable[object]],
+    shutdown_trigger: Trigger,
     task_status: trio.TaskStatus[tuple[str, ...]],
 ) -> None:
     """Between the app's start and its end."""
@@ -114,6 +123,7 @@ class Server:
     ) -> None:
         self._settings = settings
         self._connections: set[Connection] = set()
+        self._left = trio.lowlevel.ParkingLot()
         config = _hypercorn_config(tls)
         self._service = Service(
             app=app,
@@ -133,7 +143,7 @@ class Server:
     async def run(
         self,
         listeners: Sequence[socket.socket],
-        shutdown_trigger: Callable[[], Awaitable[object]],
+        shutdown_trigger: Trigger,
         task_status: trio.TaskStatus[tuple[str, ...]],
     ) -> None:
         scheme = "http" if self._service.tls is None else "https"
@@ -142,15 +152,25 @@ class Server:
                 for listener in listeners:
                     accepting.start_soon(self._accept, listener, clients)
                 task_status.started(tuple(address_of(listener, scheme=scheme) for listener in listeners))
-                await shutdown_trigger()
+                deadline = await shutdown_trigger()
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
-            # Those in flight see this when their answer is whole, and close.
-            await self._service.context.terminated.set()
-            for connection in self._connections:
-                connection.end_if_idle()
-            clients.cancel_scope.deadline = trio.current_time() + self._settings.drain_timeout_s
+            await self._drain(trio.current_time() + self._settings.drain_timeout_s if deadline is None else deadline)
+            clients.cancel_scope.deadline = trio.current_time() + FLUSH_S
+
+    async def _drain(self, deadline: float) -> None:
+        """Returns when all clients have gone, or have been told at the deadline that they must."""
+        # Those in flight see this when their answer is whole, and close.
+        await self._service.context.terminated.set()
+        for connection in self._connections:
+            connection.end_if_idle()
+        with trio.CancelScope(deadline=deadline):
+            await trio.lowlevel.checkpoint()
+            while self._connections:
+                await self._left.park()
+        for connection in self._connections:
+            connection.close_down()
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         listening = trio.socket.from_stdlib_socket(listener)
@@ -159,13 +179,19 @@ class Server:
                 accepted, _ = await listening.accept()
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
-                    log.warning("can't accept a client for now: %s", error.strerror)
-                    await trio.sleep(RETRY_S)
+                    await self._free_a_file(error)
                 elif error.errno not in _CLIENT_WENT:
                     raise
                 await trio.lowlevel.checkpoint()
             else:
                 self._admit(socket.socket(fileno=accepted.detach()), clients)
+
+    async def _free_a_file(self, error: OSError) -> None:
+        """As at `max_connections`: who waits for nothing gives way; else somebody has to leave first."""
+        if not self._make_room():
+            log.warning("can't accept a client for now: %s", error.strerror)
+        with trio.move_on_after(RETRY_S):
+            await self._left.park()
 
     def _admit(self, accepted: socket.socket, clients: trio.Nursery) -> None:
         if len(self._connections) >= self._settings.max_connections and not self._make_room():
@@ -180,6 +206,7 @@ class Server:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self._left.unpark_all()
 
     def _make_room(self) -> bool:
         """End the connection that has been idle for longest: one that waits for nothing gives way to one that asks."""

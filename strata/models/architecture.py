@@ -64,8 +64,19 @@ class Model(Protocol):
         """Memory that a page of so many tokens takes, over all layers."""
         ...
 
-    def allocate(self, pages: int, page_tokens: int) -> None:
-        """Take the memory of all pages, at once.  Called once, before the first read or decode."""
+    def bytes_per_workspace(self, chunk_tokens: int) -> int:
+        """Memory that one `workspace` takes."""
+        ...
+
+    def bytes_beside_pages(self, context: int, rows: int) -> int:
+        """Memory that `allocate` takes for so many positions and rows, without the pages."""
+        ...
+
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
+        """Take the memory of all pages, at once.  Called once, before the first read or decode.
+
+        Nothing is read or decoded from position `context` on.  A step of more than `rows` is computed in several goes.
+        """
         ...
 
     def workspace(self, chunk_tokens: int) -> Workspace:

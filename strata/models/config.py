@@ -22,12 +22,17 @@ BLOCKS: Final[Mapping[str, tuple[int, int]]] = {
     "BF16": (1, 2),
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
     "Q8_0": (32, 34),
 }
 """Kind of tensor -> elements of a block and its bytes (ggml's `ggml-common.h`).  Blocks lie along a row."""
 
 KINDS: Final = tuple(BLOCKS)
 """The kinds of tensor that can be computed with; a file that has others is refused by name."""
+
+MAX_SIZE: Final = 1 << 31
+"""No number of rows, layers, tokens or elements of a real model is near this."""
 
 ARCHITECTURES: Final[tuple[str, ...]] = ("llama",)
 """The architectures that can be run, by the name in `general.architecture`."""

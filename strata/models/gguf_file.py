@@ -17,12 +17,9 @@ from gguf import GGUFEndian, GGUFReader, GGUFValueType, ReaderField, ReaderTenso
 from numpy.typing import DTypeLike, NDArray
 
 from strata.errors import ModelError
-from strata.models.config import ARCHITECTURES, KINDS, ModelConfig
+from strata.models.config import ARCHITECTURES, KINDS, MAX_SIZE, ModelConfig
 from strata.models.index import Index, TensorEntry, sha256_of
 from strata.models.tokenizer import Vocabulary, tokenizer_json
-
-_MAX_SIZE: Final = 1 << 31
-"""No number of rows, layers, tokens or elements of a real model is near this."""
 
 _VARIANTS: Final[Mapping[str, str]] = {
     "expert_count": "mixture of experts",
@@ -122,7 +119,7 @@ class _Fields:
     def size(self, key: str, default: int | None = None) -> int:
         """A number of things: at least 1."""
         value = self._value(key, int, default)
-        if not 0 < value < _MAX_SIZE:
+        if not 0 < value < MAX_SIZE:
             raise ModelError(f"its {key} is {value}, which cannot be; fetch it again or use another file")
         return value
 

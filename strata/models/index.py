@@ -1,8 +1,9 @@
 """The index beside a model file: all that a start needs of the file's metadata, so that it need not be parsed again.
 
 Parsing GGUF metadata takes seconds; reading the index takes milliseconds.  The index is only ever a copy: one that is
-stale, cut short, changed or from another build of Strata is not believed, and is made again.  Knows what an index
-says and where it lies; nothing of GGUF.
+stale, damaged or from another build of Strata is not believed, and is made again.  It is no seal: its sizes and places
+are checked again as the file's own are, but whoever may write it may change what it says as they may change the model.
+Knows what an index says and where it lies; nothing of GGUF.
 """
 
 from __future__ import annotations

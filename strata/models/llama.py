@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import astuple, frozen
 from numpy.typing import NDArray
 
 from strata.errors import ModelError
@@ -45,7 +45,7 @@ class _Weights:
 
 @frozen
 class _Room:
-    """What one slice or one decode step computes with; nothing in it outlives the call."""
+    """What one slice or one decode step computes with, a row for each of its rows; nothing in it outlives the call."""
 
     normed: Array
     queries: Array
@@ -69,6 +69,38 @@ class _Room:
             activated=ops.empty(rows, config.feed_forward),
         )
 
+    @staticmethod
+    def width(config: ModelConfig) -> int:
+        """Numbers in one row of a room."""
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        return config.hidden + q + 2 * kv + q + config.feed_forward
+
+    def first(self, rows: int) -> _Room:
+        """A view of its first rows."""
+        return _Room(*(array[:rows] for array in astuple(self, recurse=False)))
+
+
+@frozen
+class _StepRoom:
+    """What a decode step has beside a room; its logits are the end of a chunk's too."""
+
+    residual: Array
+    normed: Array
+    logits: Array
+
+    @classmethod
+    def of(cls, ops: Ops, config: ModelConfig, rows: int) -> _StepRoom:
+        return cls(
+            residual=ops.empty(rows, config.hidden),
+            normed=ops.empty(rows, config.hidden),
+            logits=ops.empty(rows, config.vocab_size),
+        )
+
+    @staticmethod
+    def width(config: ModelConfig) -> int:
+        """Numbers in one row of it, and the host's copy of the logits."""
+        return 2 * config.hidden + 2 * config.vocab_size
+
 
 class LlamaModel:
     """Implements `strata.models.architecture.Model` over any device."""
@@ -85,9 +117,11 @@ class LlamaModel:
         self.weight_bytes: int = sum(ops.matrix_bytes(tensor) for tensor in tensors.values())
         _refuse_what_does_not_fit(self.weight_bytes, ops.available_bytes() if available is None else available)
         self._weights = _load(config, tensors, ops)
-        self._angles = ops.rotation(config.context, config.rope_dim, config.rope_theta)
+        self._angles: Array = None
         self._cache: Cache = None
-        self._rooms: dict[int, _Room] = {}
+        self._room: _Room
+        self._step: _StepRoom
+        self._rows = 0
 
     @property
     def device(self) -> str:
@@ -102,7 +136,15 @@ class LlamaModel:
         config = self.config
         return 4 * 2 * config.layers * config.kv_heads * config.head_dim * page_tokens
 
-    def allocate(self, pages: int, page_tokens: int) -> None:
+    def bytes_per_workspace(self, chunk_tokens: int) -> int:
+        return 4 * self._workspace_rows(chunk_tokens) * self.config.hidden
+
+    def bytes_beside_pages(self, context: int, rows: int) -> int:
+        config = self.config
+        numbers = self._room_rows(rows) * _Room.width(config) + rows * _StepRoom.width(config)
+        return 4 * numbers + self._ops.rotation_bytes(context, config.rope_dim)
+
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
         config = self.config
         shape = CacheShape(
             layers=config.layers,
@@ -112,20 +154,26 @@ class LlamaModel:
             head_dim=config.head_dim,
         )
         self._cache = self._ops.cache(shape)
+        self._angles = self._ops.rotation(context, config.rope_dim, config.rope_theta)
+        self._room = _Room.of(self._ops, config, self._room_rows(rows))
+        self._step = _StepRoom.of(self._ops, config, rows)
+        self._rows = rows
 
     def workspace(self, chunk_tokens: int) -> Workspace:
-        """The residual rows.  A chunk that begins and ends inside a tile touches one more than its length says."""
+        """The residual rows."""
+        return self._ops.empty(self._workspace_rows(chunk_tokens), self.config.hidden)
+
+    def _workspace_rows(self, chunk_tokens: int) -> int:
+        """A chunk that begins and ends inside a tile touches one more than its length says."""
         tile = self._ops.tile
-        return self._ops.empty((chunk_tokens + 2 * (tile - 1)) // tile * tile, self.config.hidden)
+        return (chunk_tokens + 2 * (tile - 1)) // tile * tile
+
+    def _room_rows(self, rows: int) -> int:
+        """As many as the longest slice or a decode step has: the one room serves both."""
+        return max(rows, self._ops.slice_tiles(0) * self._ops.tile)
 
     def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:
         return {"kv": self._ops.page_bytes(self._cache, handle.pages, length)}
-
-    def _room(self, rows: int) -> _Room:
-        found = self._rooms.get(rows)
-        if found is None:
-            found = self._rooms[rows] = _Room.of(self._ops, self.config, rows)
-        return found
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -164,7 +212,7 @@ class LlamaModel:
         return logits
 
     def _read_slice(self, layer: int, rows: Array, stretch: range, pages: Sequence[int], start: int, end: int) -> None:
-        room = self._room(len(stretch))
+        room = self._room.first(len(stretch))
 
         def attend() -> None:
             kernels, ops = self._ops.tiles, self._ops
@@ -180,16 +228,18 @@ class LlamaModel:
     # -- decoding -------------------------------------------------------------------------------------------------
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
-        if not rows:
-            return []
-        residual = self._ops.empty(len(rows), self.config.hidden)
+        goes = (rows[at : at + self._rows] for at in range(0, len(rows), self._rows))
+        return [logits for go in goes for logits in self._decode(go)]
+
+    def _decode(self, rows: Sequence[DecodeRow]) -> Iterable[Logits]:
+        residual = self._step.residual[: len(rows)]
         self._ops.embed(self._weights.embedding, np.array([row.token for row in rows], np.int64), residual)
         for layer in range(self.config.layers):
             self._decode_layer(layer, residual, rows)
-        return list(self._logits(residual))
+        return self._logits(residual)
 
     def _decode_layer(self, layer: int, residual: Array, rows: Sequence[DecodeRow]) -> None:
-        room = self._room(len(rows))
+        room = self._room.first(len(rows))
 
         def attend() -> None:
             kernels, ops = self._ops.rows, self._ops
@@ -222,8 +272,7 @@ class LlamaModel:
     def _logits(self, residual: Array) -> NDArray[np.float32]:
         """The logits of rows, each computed by itself whether it was read or decoded: (rows, vocab_size)."""
         kernels = self._ops.rows
-        normed = self._ops.empty(len(residual), self.config.hidden)
-        logits = self._ops.empty(len(residual), self.config.vocab_size)
+        normed, logits = self._step.normed[: len(residual)], self._step.logits[: len(residual)]
         kernels.norm(residual, self._weights.norm, self.config.rms_eps, normed)
         kernels.linear(normed, self._weights.head, logits)
         return self._ops.numbers(logits)

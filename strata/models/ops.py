@@ -86,7 +86,7 @@ class Ops(Protocol):
     def rows(self) -> Kernels: ...
 
     def slice_tiles(self, position: int) -> int:
-        """How many tiles from this position on are best computed together: a slice is neither short nor long."""
+        """How many tiles from this position on are best computed together, and never more than from 0 on."""
         ...
 
     def matrix(self, parts: Sequence[RawTensor]) -> Matrix:
@@ -99,6 +99,10 @@ class Ops(Protocol):
 
     def matrix_bytes(self, tensor: RawTensor) -> int:
         """Memory that it will take on the device."""
+        ...
+
+    def rotation_bytes(self, context: int, turned: int) -> int:
+        """Memory that such a `rotation` takes."""
         ...
 
     def available_bytes(self) -> int:

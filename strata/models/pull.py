@@ -7,6 +7,7 @@ are fetched is `fetch.py`'s matter.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import shutil
@@ -104,10 +105,19 @@ def _models_folder() -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what pulls that were killed have left."""
-    for staging in folder.glob(".pull-*"):
-        if time.time() - staging.stat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(staging, ignore_errors=True)
+    """Remove what pulls that were killed have left: their folders, and models that were half written."""
+    for left in (*folder.glob(".pull-*"), *folder.glob(".*.part")):
+        # It may be another pull's, which takes it away meanwhile; or nobody's that we may remove.
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                _remove(left)
+
+
+def _remove(left: Path) -> None:
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        left.unlink()
 
 
 def _keep(source: Source, wheel: Path, folder: Path) -> Path:

@@ -11,6 +11,7 @@ from typing import Final
 from attrs import define, field
 
 from strata.config import SchedulerSettings
+from strata.errors import InvalidRequest
 from strata.messages import Figures, Seq
 from strata.scheduling.lifecycle import Change, Event, State, follow
 from strata.scheduling.order import Key
@@ -212,3 +213,10 @@ class Record:
             parks=dict(self.parks),
             resumes=self.resumes,
         )
+
+
+def must_be_whole(**numbers: object) -> None:
+    """Sizes and priorities, by their names.  Raises InvalidRequest."""
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise InvalidRequest(f"{name} {number!r} is not a whole number", param=name)

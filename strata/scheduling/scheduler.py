@@ -31,7 +31,7 @@ from strata.scheduling.pace import Pace
 from strata.scheduling.pages import Pages
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
-from strata.scheduling.record import Record
+from strata.scheduling.record import Record, must_be_whole
 from strata.scheduling.rows import Rows
 from strata.scheduling.rules import Move, View, lacks_only_pages, next_move, reader_should_stop
 from strata.scheduling.steps import Steps
@@ -87,8 +87,10 @@ class Scheduler:
     ) -> None:
         """Queue a request.  One that was withdrawn before is dropped without a word (R9).
 
-        Raises PromptTooLong if it could never fit, Overloaded if the queue is full (R6).
+        Raises PromptTooLong if it could never fit, Overloaded if the queue is full (R6), InvalidRequest for a size or
+        priority that is no whole number: one such would spoil the accounts of all.
         """
+        must_be_whole(prompt_tokens=prompt_tokens, max_tokens=max_tokens, priority=priority)
         if self._withdrawn.discard(seq):
             self._past.add(seq)
             return
@@ -290,6 +292,11 @@ class Scheduler:
         return Grant(record.seq, self._pages.grant(record.seq, number)) if number > 0 else None
 
     # -- what can be seen -------------------------------------------------------------------------------------------
+
+    def is_short(self, seq: Seq) -> bool:
+        """Whether what it has before it is short by `short_tokens`, now; not of one that is not here."""
+        record = self._records.get(seq)
+        return record is not None and record.is_short(self._settings)
 
     def figures(self, seq: Seq, now: float) -> Figures | None:
         """What was measured of a request so far; None if it isn't known here."""

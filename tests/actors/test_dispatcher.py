@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from strata.actors.dispatcher import KEPT, Dispatcher, Drain, Enlist, ToRequest
 from strata.actors.kernel import Mailbox, Ref
 from strata.config import SchedulerSettings
-from strata.errors import EngineUnavailable, InvalidRequest, ShuttingDown
+from strata.errors import ConfigError, EngineUnavailable, InvalidRequest, ShuttingDown
 from strata.messages import (
     PROTOCOL,
     Accepted,
@@ -64,6 +64,7 @@ class Bench:
     """A dispatcher with nobody behind the refs: what it tells stays in their mailboxes."""
 
     dispatcher: Dispatcher
+    metrics: Metrics
     engine: Mailbox[Any] = field(factory=Mailbox)
     readers: dict[int, Mailbox[ToRequest]] = field(factory=dict)
     deaths: list[str] = field(factory=list)
@@ -73,7 +74,8 @@ class Bench:
     def make(cls, **settings: Any) -> Bench:
         deaths: list[str] = []
         chosen = SchedulerSettings(chunk_tokens=64, **settings)
-        bench = cls(Dispatcher(chosen, Metrics("model"), on_death=deaths.append), deaths=deaths)
+        metrics = Metrics("model")
+        bench = cls(Dispatcher(chosen, metrics, on_death=deaths.append), metrics, deaths=deaths)
         bench.dispatcher.drive(Ref("engine", bench.engine))
         return bench
 
@@ -83,10 +85,15 @@ class Bench:
         self.dispatcher.turn(messages, self.now)
         return take(self.engine)
 
-    def enlist(self, seq: int, *, tokens: int = 40, max_tokens: int = 10) -> Enlist:
+    def enlist(self, seq: int, *, tokens: int = 40, max_tokens: int = 10, named_max: bool = True) -> Enlist:
         self.readers[seq] = Mailbox()
         submit = Submit(
-            Seq(seq), (7,) * tokens, Sampling(max_tokens=max_tokens), priority=0, arrived=self.now, named_max=True
+            Seq(seq),
+            (7,) * tokens,
+            Sampling(max_tokens=max_tokens),
+            priority=0,
+            arrived=self.now,
+            named_max=named_max,
         )
         return Enlist(submit, Ref(f"request-{seq}", self.readers[seq]))
 
@@ -132,6 +139,27 @@ async def test_closes_are_told_first_and_the_step_last() -> None:
     """What a close frees can be granted in the same breath."""
     bench = await started(1)
     assert kinds(bench.turn(Withdraw(Seq(1), "client"), bench.enlist(2))) == [Close, Open, Grant, Step]
+
+
+async def test_an_engine_that_reads_on_another_grid_is_refused_at_the_start() -> None:
+    bench = Bench.make()
+    with pytest.raises(ConfigError, match=r"^chunk_tokens: .* 128 .* 64"):
+        bench.turn(evolve(READY, chunk_tokens=128))
+    assert bench.dispatcher.ready is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "named_max", "kind"), [(90, True, "short"), (90, False, "short"), (91, True, "long")]
+)
+async def test_a_request_is_counted_as_short_where_the_scheduler_takes_it_for_short(
+    tokens: int, named_max: bool, kind: str
+) -> None:
+    """One that names no max_tokens is taken to write what it may, where that is less than `expect_new_tokens`."""
+    bench = await started(short_tokens=100)
+    bench.turn(bench.enlist(1, tokens=tokens, named_max=named_max))
+    bench.turn(ChunkRead(Seq(1), tokens, 0.1), Decoded(1, (Row(Seq(1), 2, "stop"),), 0.0))
+    labels = {"model_name": "model", "engine": "0", "priority": "0", "class": kind}
+    assert bench.metrics.registry.get_sample_value("strata_queue_wait_seconds_count", labels) == 1.0
 
 
 async def test_a_step_like_the_one_in_force_is_not_told_again() -> None:

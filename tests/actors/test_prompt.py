@@ -33,6 +33,33 @@ def test_a_prompt_longer_than_the_context_is_refused_naming_both_sizes() -> None
     assert (caught.value.tokens, caught.value.limit, caught.value.param) == (118, 100, "messages")
 
 
+def test_a_text_that_no_tokenizer_could_make_fit_is_refused_before_it_is_tokenised() -> None:
+    """B11: four megabytes would take seconds, and then be refused all the same."""
+
+    class LongTokens(ByteTokenizer):
+        longest_token = 10
+        seen = 0
+
+        def encode(self, text: str, *, special: bool = True) -> list[int]:
+            self.seen += 1
+            return super().encode(text, special=special)[::10]
+
+    tokenizer = LongTokens()
+    language = Language(tokenizer=tokenizer, template=PlainTemplate(), context=100, names=frozenset({"default"}))
+    room = 1000 - len(RENDERED) + len("hello")
+
+    def ask(characters: int) -> Prompt:
+        request = Request(messages=(ChatMessage("user", "x" * characters),))
+        return prepare(request, language, RequestSettings())
+
+    with pytest.raises(PromptTooLong, match=r"1010 characters.*at least 101 tokens.*100 tokens"):
+        ask(room + 10)
+    assert tokenizer.seen == 0
+    with pytest.raises(PromptTooLong, match=r"has 100 tokens"):
+        ask(room)
+    assert len(ask(room - 10).tokens) == 99
+
+
 def test_a_prompt_that_leaves_no_room_for_one_token_is_refused() -> None:
     room = 100 - len(RENDERED) + len("hello")
     with pytest.raises(PromptTooLong):
@@ -99,12 +126,80 @@ def test_a_model_that_is_not_served_is_not_found() -> None:
         ({"logit_bias": ((257, 1.0),)}, "logit_bias"),
         ({"logit_bias": ((-1, 1.0),)}, "logit_bias"),
         ({"logit_bias": ((0, 101.0),)}, "logit_bias"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty"),
+        ({"repetition_penalty": 10.1}, "repetition_penalty"),
+        ({"stop": ("x" * 1025,)}, "stop"),
+        ({"messages": (HELLO,) * 4097}, "messages"),
+        ({"messages": (ChatMessage("user", "half of a pair: \ud83d"),)}, "messages[0].content"),
+        ({"messages": (HELLO, ChatMessage("user", "x", "n" * 257))}, "messages[1].name"),
+        ({"messages": (HELLO, ChatMessage("robot", "x"))}, "messages[1].role"),
     ],
 )
 def test_what_can_t_be_served_is_refused_by_its_name(named: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         prompt(**named)
     assert caught.value.param == param
+
+
+WRONG_TYPES: list[tuple[str, Any]] = [
+    ("messages", None),
+    ("messages", "hello"),
+    ("messages", ("hello",)),
+    ("messages", (ChatMessage("user", b"bytes"),)),
+    ("model", None),
+    ("model", ["tiny"]),
+    ("max_tokens", 3.0),
+    ("max_tokens", "3"),
+    ("max_tokens", True),
+    ("max_tokens", 10**5000),
+    ("min_tokens", 1.5),
+    ("min_tokens", None),
+    ("top_k", 3.5),
+    ("top_k", 10**5000),
+    ("seed", 1.5),
+    ("seed", "lucky"),
+    ("logprobs", 1.5),
+    ("logprobs", True),
+    ("priority", 0.0),
+    ("priority", "high"),
+    ("temperature", [1]),
+    ("temperature", 10**5000),
+    ("frequency_penalty", None),
+    ("stop", "END"),
+    ("stop", (5,)),
+    ("stop", None),
+    ("stop", ("\ud83d",)),
+    ("logit_bias", 7),
+    ("logit_bias", {7: 1.0}),
+    ("logit_bias", (("7", 1.0),)),
+    ("logit_bias", ((7.0, 1.0),)),
+    ("logit_bias", ((7, "much"),)),
+    ("logit_bias", ((7, 1.0, 2.0),)),
+    ("logit_bias", ((10**5000, 1.0),)),
+    ("logit_bias", (7,)),
+    ("ignore_eos", "x"),
+    ("ignore_eos", 1),
+    ("id", 7),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_TYPES, ids=lambda value: None if isinstance(value, str) else "...")
+def test_a_value_of_another_type_is_refused_by_its_field(field: str, value: Any) -> None:
+    """A number with a fraction for a count would go on into the scheduler, and end it for everybody."""
+    with pytest.raises(InvalidRequest) as caught:
+        prompt(**{field: value})
+    assert caught.value.param is not None
+    assert caught.value.param.startswith(field)
+    assert len(str(caught.value)) < 200
+
+
+def test_who_names_no_priority_gets_0_or_the_highest_that_is_allowed() -> None:
+    assert prompt().priority == 0
+    assert prompt(settings=RequestSettings(max_priority=5)).priority == 0
+    assert prompt(settings=RequestSettings(max_priority=-3)).priority == -3
+    with pytest.raises(InvalidRequest, match="higher than this server allows"):
+        prompt(priority=0, settings=RequestSettings(max_priority=-3))
 
 
 def test_a_priority_up_to_the_highest_allowed_is_taken() -> None:

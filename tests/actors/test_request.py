@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -129,6 +129,36 @@ async def test_one_that_leaves_while_it_is_tokenised_is_never_submitted_and_wait
                 await bench.actor.stream.batch()
     finally:
         tokenizer.may_go_on.set()
+
+
+class WhenScheduled(trio.abc.Instrument):
+    """Calls back when one task is about to run again, before it does."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        if task.name == self._name:
+            self._call()
+
+
+async def test_one_that_leaves_in_the_tick_in_which_its_thread_ends_is_never_submitted() -> None:
+    """B25: between the thread's last word and the turn of the task that waits for it."""
+    tokenizer = SlowTokenizer()
+    async with requested(tokenizer, quick=False) as bench:
+        while not tokenizer.threads:
+            await trio.sleep(0.001)
+        leaves = WhenScheduled(bench.actor.id, lambda: bench.actor.withdraw("client"))
+        trio.lowlevel.add_instrument(leaves)
+        tokenizer.may_go_on.set()
+        with trio.fail_after(10):
+            await bench.actor.wait_ended()
+        trio.lowlevel.remove_instrument(leaves)
+        assert bench.dispatcher.depth == 0
+        assert len(bench.left) == 1
+        with pytest.raises(RequestCancelled, match="client"):
+            await bench.actor.stream.batch()
 
 
 async def test_it_is_admitted_when_the_dispatcher_says_so_and_refused_with_its_error() -> None:

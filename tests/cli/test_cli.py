@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import attrs
@@ -82,6 +84,16 @@ def test_what_can_not_be_is_refused_with_exit_code_2_and_named(
     assert "Traceback" not in err
 
 
+def test_a_public_socket_that_is_passed_in_needs_a_key(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """B64: refused before a model is looked for, which isn't there."""
+    for host, refused in (("0.0.0.0", "--api-key"), ("127.0.0.1", "nowhere.gguf")):
+        with socket.create_server((host, 0)) as passed:
+            fd = os.dup(passed.fileno())
+            code, out, err = run(capsys, "serve", "--host", f"fd://{fd}", "--model", str(tmp_path / "nowhere.gguf"))
+        assert (code, out) == (2, "")
+        assert refused in err
+
+
 def line(seq: int, state: str) -> str:
     values = {"seq": seq, "what": "decode", "position": 3, "token": 1, "state": {"kv": state}}
     return json.dumps(values) + "\n"
@@ -107,3 +119,13 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(
     assert code == 2
     assert "Traceback" not in err
     assert run(capsys, "trace", "diff", str(tmp_path / "none"), str(tmp_path / "a"))[0] == 2
+
+
+@pytest.mark.parametrize("value", ["off", "chunk", "slice"])
+def test_a_choice_is_taken_as_the_help_and_the_documents_write_it(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path, value: str
+) -> None:
+    code, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--preempt", value)
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert rows["preempt"].split()[1] == value

@@ -83,7 +83,3 @@ def test_a_changed_number_changes_the_bytes() -> None:
     keys[199, 2, 3] += 1
     cache.write(1, pages, 0, keys, values)
     assert b"".join(cache.page_bytes(pages, 200)) != before
-
-
-def test_memory_is_that_of_all_pages() -> None:
-    assert cache_of(64, tokens=640).nbytes == 12 * 64 * 2 * 2 * 3 * 4 * 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.cpu.machine import available_bytes, usable_processors
+from strata.cpu.machine import available_bytes, total_bytes, usable_processors
 
 GIB = 2**30
 
@@ -68,6 +68,13 @@ def test_a_group_that_is_over_its_limit_has_nothing_left(proc: Path, cgroups: Pa
 
 def test_memory_is_all_that_there_is_where_no_file_says(tmp_path: Path) -> None:
     assert available_bytes(tmp_path, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_most_memory_is_a_groups_limit_or_the_machines(proc: Path, cgroups: Path, tmp_path: Path) -> None:
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert total_bytes(tmp_path / "none", tmp_path / "none") == whole
+    put(cgroups / "memory.max", 5 << 20)
+    assert total_bytes(proc, cgroups) == 5 << 20
 
 
 def test_processors_are_those_that_the_process_may_run_on(proc: Path, cgroups: Path) -> None:

@@ -58,7 +58,7 @@ class Drive:
         self.engine = Engine(
             self.model,
             EngineSettings(chunk_tokens=chunk, page_tokens=page, max_half_read=workspaces),
-            Budget(pages, page, context),
+            Budget(pages, page, context, rows=8),
             trace=trace,
             clock=clock or getattr(self.model, "watch", None) or count().__next__,
         )

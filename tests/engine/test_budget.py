@@ -6,11 +6,13 @@ import pytest
 from toy_model import LAYERS, ToyModel
 
 from strata.config import EngineSettings
-from strata.engine.budget import Budget, plan
+from strata.engine.budget import LONGEST_UNASKED, Budget, plan
 from strata.errors import ConfigError
 
 PAGE_BYTES = 64 * LAYERS * 8
 MIB = 2**20
+BESIDE = 2 * 8 * 512 + 4 * 16
+"""What the toy takes for two workspaces of 512 tokens and four rows, before a context."""
 
 
 def planned(*, free: int = 10**12, max_running: int = 4, context: int = 4096, **named: int) -> Budget:
@@ -19,15 +21,15 @@ def planned(*, free: int = 10**12, max_running: int = 4, context: int = 4096, **
 
 
 def test_much_memory_gives_what_all_rows_can_use_and_no_more():
-    assert planned() == Budget(pages=4 * 64, page_tokens=64, context=4096)
+    assert planned() == Budget(pages=4 * 64, page_tokens=64, context=4096, rows=4)
 
 
 def test_a_quarter_of_the_free_memory_is_taken():
-    assert planned(free=4 * PAGE_BYTES * 100).pages == 100
+    assert planned(free=4 * PAGE_BYTES * 100 + BESIDE).pages == 100
 
 
 def test_few_pages_shorten_the_context():
-    assert planned(free=4 * PAGE_BYTES * 10) == Budget(pages=10, page_tokens=64, context=640)
+    assert planned(free=4 * PAGE_BYTES * 10 + BESIDE) == Budget(10, 64, context=640, rows=4)
 
 
 def test_a_named_size_is_taken_whole():
@@ -35,13 +37,13 @@ def test_a_named_size_is_taken_whole():
 
 
 def test_a_context_that_is_not_a_multiple_of_pages_has_room():
-    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100)
+    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100, rows=3)
     assert planned(context=100, max_running=3, page_tokens=7).pages == 45
 
 
 def test_a_shorter_context_is_kept():
     assert plan(ToyModel(context=4096), EngineSettings(context=128), max_running=2, free_bytes=10**9) == Budget(
-        pages=4, page_tokens=64, context=128
+        pages=4, page_tokens=64, context=128, rows=2
     )
 
 
@@ -49,11 +51,30 @@ def test_a_shorter_context_is_kept():
     ("settings", "free", "words"),
     [
         (EngineSettings(context=5000), 10**12, "context: 5000 is more than the 4096"),
-        (EngineSettings(context=4096), 4 * PAGE_BYTES * 10, "context: 4096 tokens need .* 640 fit"),
-        (EngineSettings(kv_mib=2), MIB, "kv_mib: 2 MiB is more than the 1.0 MiB"),
+        (EngineSettings(context=4096), 4 * PAGE_BYTES * 10 + BESIDE, "context: 4096 tokens need .* 640 fit"),
+        (EngineSettings(kv_mib=2), MIB + BESIDE, "kv_mib: 2 MiB is more than the 1.0 MiB"),
+        (EngineSettings(kv_mib=1), MIB + BESIDE + 100, "kv_mib: with it .* are needed and .* are free"),
         (EngineSettings(), PAGE_BYTES, "kv_mib: not even one page"),
     ],
 )
 def test_what_can_not_be_is_refused_by_name(settings: EngineSettings, free: int, words: str):
     with pytest.raises(ConfigError, match=words):
         plan(ToyModel(), settings, max_running=4, free_bytes=free)
+
+
+def test_a_file_of_any_context_is_served_up_to_what_fits_and_is_sensible():
+    assert planned(context=2**31 - 1).context == LONGEST_UNASKED
+    few = planned(context=2**31 - 1, free=4 * PAGE_BYTES * 10 + BESIDE)
+    assert (few.pages, few.context) == (10, 640)
+
+
+def test_a_longer_context_is_served_where_it_is_asked_for():
+    asked = EngineSettings(context=2 * LONGEST_UNASKED)
+    planned = plan(ToyModel(context=2**31 - 1), asked, max_running=1, free_bytes=10**12)
+    assert planned.context == 2 * LONGEST_UNASKED
+
+
+@pytest.mark.parametrize(("taker", "many"), [("max_running", 1000), ("max_half_read", 9), ("chunk_tokens", 1024)])
+def test_rows_and_workspaces_leave_less_for_pages(taker: str, many: int):
+    free = 4 * PAGE_BYTES * 10 + BESIDE
+    assert planned(free=free, **{taker: many}).pages < 10

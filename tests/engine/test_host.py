@@ -12,6 +12,7 @@ import protocol
 import pytest
 import trio
 from toy_model import LOSES_DEVICE, ToyModel
+from trio.testing import MockClock
 
 from strata.config import EngineSettings
 from strata.engine.bell import SocketBell, make_bell
@@ -22,7 +23,7 @@ from strata.errors import ModelError
 from strata.messages import EngineDied, FromEngine, Grant, Open, Ready, Sampling, Seq, Step, Stop, Stopped
 
 CHUNK, PAGE = 64, 16
-BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024)
+BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8)
 
 
 def toy_engine(model: ToyModel | None = None) -> Engine:
@@ -116,7 +117,9 @@ async def test_an_engine_that_dies_says_so_once_and_its_run_returns() -> None:
     assert strata_threads() == []
 
 
-async def test_whatever_escapes_the_engine_is_its_death() -> None:
+async def test_whatever_escapes_the_engine_is_its_death(caplog: pytest.LogCaptureFixture) -> None:
+    """B65: the log says where it happened."""
+
     class Bug(BaseException):
         pass
 
@@ -131,6 +134,8 @@ async def test_whatever_escapes_the_engine_is_its_death() -> None:
     with trio.fail_after(30):
         await ThreadHost(make).run(heard.append)
     assert heard == [EngineDied("Bug: nobody thought of this", last_step=None)]
+    assert "in advance" in caplog.text
+    assert "Bug: nobody thought" not in caplog.text
 
 
 # -- leaving --------------------------------------------------------------------------------------------------------
@@ -187,6 +192,61 @@ async def _let_go(event: threading.Event) -> None:
     for _ in range(5):
         await trio.lowlevel.checkpoint()
     event.set()
+
+
+class Hanging(ToyModel):
+    """Its first slice hangs until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def slices(self, *known):
+        self.begun.set()
+        self.go_on.wait(60)
+        return super().slices(*known)
+
+
+async def test_an_engine_that_hangs_is_given_up_and_clears_up_when_it_goes_on(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B42: nothing of ours waits for ever; what is left behind says so, and goes when it can."""
+    before = open_files()
+    model = Hanging()
+    host = ThreadHost(lambda: toy_engine(model), patience_s=3.0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.run, print)
+        host.tell(Open(Seq(1), tuple(range(3, 60)), Sampling()))
+        host.tell(Grant(Seq(1), tuple(range(8))))
+        host.tell(Step(1, read=Seq(1)))
+        await trio.to_thread.run_sync(model.begun.wait)
+        left = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - left == pytest.approx(3.0)
+    assert "strata-engine-1 did not end within 3 s and is left behind" in caplog.text
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "strata-engine-1")
+    model.go_on.set()
+    await trio.to_thread.run_sync(thread.join)
+    assert model.closed
+    assert model.open_reads == 0
+    assert open_files() == before
+
+
+async def test_an_engine_that_hangs_while_it_is_built_is_given_up(autojump_clock: MockClock) -> None:
+    before = open_files()
+    go_on = threading.Event()
+
+    def make() -> Engine:
+        go_on.wait(60)
+        return toy_engine()
+
+    with trio.move_on_after(1.0):
+        await ThreadHost(make, patience_s=3.0).run(print)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "strata-engine-1")
+    go_on.set()
+    await trio.to_thread.run_sync(thread.join)
+    assert open_files() == before
 
 
 async def test_an_idle_engine_waits_and_does_not_spin() -> None:

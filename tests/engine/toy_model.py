@@ -81,7 +81,14 @@ class ToyModel:
     def bytes_per_page(self, page_tokens: int) -> int:
         return page_tokens * LAYERS * 8
 
-    def allocate(self, pages: int, page_tokens: int) -> None:
+    def bytes_per_workspace(self, chunk_tokens: int) -> int:
+        return 8 * chunk_tokens
+
+    def bytes_beside_pages(self, context: int, rows: int) -> int:
+        return context + 16 * rows
+
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
+        del context, rows
         self._page_tokens = page_tokens
         # Not zeros: what was never written must not be what anybody counts on.
         self._kv = np.full((pages * page_tokens, LAYERS), 0xDEAD, dtype=np.uint64)

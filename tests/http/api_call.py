@@ -145,13 +145,14 @@ class Served:
 @asynccontextmanager
 async def served(engine: ScriptedEngine | None = None, **named: Any) -> AsyncIterator[Served]:
     """Our app over a scripted engine, on a free port; `named` are settings."""
+    options = {name: named.pop(name) for name in ("allow_h2c",) if name in named}
     said, lines = trio.open_memory_channel[str](math.inf)
     async with (
         open_runtime(host=engine or ScriptedEngine(slice_s=0.001, step_s=0.001), port=0, **named) as runtime,
         trio.open_nursery() as nursery,
     ):
         settings = runtime.settings.serve
-        serving = partial(serve, create_app(runtime), settings, on_access=access_lines(said.send_nowait))
+        serving = partial(serve, create_app(runtime), settings, on_access=access_lines(said.send_nowait), **options)
         (address, *_) = await nursery.start(serving)
         yield Served(runtime, address, lines)
         nursery.cancel_scope.cancel()

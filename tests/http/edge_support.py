@@ -313,3 +313,29 @@ def reset(stream: trio.SocketStream) -> None:
     """Leave without a word: the peer sees a reset."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     stream.socket.close()
+
+
+async def h2_close(client: H2Client, _stream_id: int) -> None:
+    await client.stream.aclose()
+
+
+async def h2_break_off(client: H2Client, _stream_id: int) -> None:
+    reset(getattr(client.stream, "transport_stream", client.stream))
+
+
+async def h2_half_close(client: H2Client, _stream_id: int) -> None:
+    await getattr(client.stream, "transport_stream", client.stream).send_eof()
+
+
+async def h2_reset_stream(client: H2Client, stream_id: int) -> None:
+    client.h2.reset_stream(stream_id, 8)
+    await client.flush()
+
+
+async def h2_goodbye(client: H2Client, _stream_id: int) -> None:
+    client.h2.close_connection()
+    await client.flush()
+
+
+H2_WAYS = [h2_close, h2_break_off, h2_half_close, h2_reset_stream, h2_goodbye]
+"""In which a client may leave, or withdraw one request."""

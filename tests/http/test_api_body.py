@@ -109,6 +109,7 @@ def test_parts_of_text_are_joined_by_line_ends():
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"text": "of no type"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "messages[0].tool_calls"),
         ({"messages": HELLO * 4097}, "messages"),
         ({"model": 3}, "model"),
@@ -266,7 +267,7 @@ def test_the_strict_body_has_every_field_of_the_other():
 def test_a_priority_in_the_body_wins_over_the_headers_and_lower_is_always_allowed():
     assert wish(in_header=-3).request.priority == -3
     assert wish(in_header=9, max_priority=5, priority=4).request.priority == 4
-    assert wish(max_priority=-10).request.priority == -10
+    assert wish(max_priority=-10).request.priority is None, "who names none is given one that is allowed"
     with pytest.raises(InvalidRequest) as caught:
         wish(in_header=9, max_priority=5)
     assert caught.value.param == "X-Request-Priority"

@@ -108,15 +108,16 @@ async def test_streams_to_many_clients_do_not_hold_up_the_loop():
 async def test_a_health_check_is_answered_while_a_large_body_is_taken_in():
     """B61: nobody restarts the server for it."""
     body = json.dumps(chat("word " * (3 * MIB // 5), model="other")).encode()
-    slowest: list[float] = []
+    waited: list[float] = []
     async with served(engine()) as server, trio.open_nursery() as nursery:
         nursery.start_soon(_post_often, server.port, body)
-        for _ in range(20):
+        for _ in range(100):
             began = time.perf_counter()
             assert (await fetch(server.port, "GET", "/health")).status == 200
-            slowest.append(time.perf_counter() - began)
+            waited.append(time.perf_counter() - began)
         nursery.cancel_scope.cancel()
-    assert sorted(slowest)[len(slowest) // 2] < 0.1
+    # All but the two slowest; machines that tests run on have other things to do.
+    assert sorted(waited)[97] < 0.25
 
 
 async def test_neither_keys_nor_texts_are_in_any_log(caplog):

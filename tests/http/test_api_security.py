@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from strata.config import ServeSettings
@@ -90,11 +93,32 @@ def test_on_loopback_it_is_called_by_loopbacks_names(host):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "evil@localhost"]
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:80",
+        "evil@localhost",
+        "[::1]evil.example:1",
+        "[::1",
+        "::1]",
+        "[localhost]",
+        "localhost:evil",
+        "localhost:80:80",
+        "unix",
+        ":80",
+    ],
 )
 def test_on_loopback_any_other_host_is_refused(host):
     with pytest.raises(Forbidden):
         Names(ServeSettings()).check_host(host)
+
+
+def test_a_name_that_is_none_lets_nobody_in():
+    """Neither itself nor, as if none were named, everybody."""
+    for host in ("localhost:evil", "other.example", "localhost"):
+        with pytest.raises(Forbidden):
+            Names(ServeSettings(allowed_hosts="localhost:evil")).check_host(host)
 
 
 def test_elsewhere_any_host_is_right_unless_some_are_named():
@@ -122,6 +146,14 @@ def test_an_administrators_post_is_json_from_the_same_origin_or_from_no_page():
             check(None, content_type)
 
 
+@pytest.mark.parametrize("named", ["*", "https://a.example"])
+def test_an_origin_that_may_chat_may_not_give_an_administrators_orders(named):
+    names = Names(ServeSettings(cors_origin=named))
+    for origin in ("https://a.example", "http://evil.example", "null", "*"):
+        with pytest.raises(Forbidden):
+            names.check_change(scheme="http", host="localhost:8000", origin=origin, content_type="application/json")
+
+
 def test_only_the_named_origin_is_let_in():
     assert Names(ServeSettings()).allows_origin("https://a.example") is None
     names = Names(ServeSettings(cors_origin="https://a.example"))
@@ -131,7 +163,7 @@ def test_only_the_named_origin_is_let_in():
     assert Names(ServeSettings(cors_origin="*")).allows_origin("https://b.example") == "*"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "unix:/run/x", "fd://3"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "unix:/run/x"])
 def test_what_only_this_machine_reaches_is_loopback(host):
     assert is_loopback(host)
     check_public(ServeSettings(host=host))
@@ -144,3 +176,34 @@ def test_a_public_address_without_a_key_is_refused_at_the_start(host):
         check_public(ServeSettings(host=host))
     check_public(ServeSettings(host=host, api_keys="k"))
     check_public(ServeSettings(host=host, insecure=True))
+
+
+def listening_at(host: str, family: int = socket.AF_INET) -> socket.socket:
+    return socket.create_server((host, 0), family=family)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "fd://3", "unix:/run/x"])
+def test_a_public_socket_without_a_key_is_refused_whatever_the_settings_say(host):
+    with listening_at("0.0.0.0") as public, listening_at("127.0.0.1") as ours:
+        for listeners in ([public], [ours, public]):
+            with pytest.raises(ConfigError, match=r"0\.0\.0\.0 can be reached by others: set --api-key"):
+                check_public(ServeSettings(host=host), listeners)
+        check_public(ServeSettings(host=host, api_keys="k"), [public])
+        check_public(ServeSettings(host=host, insecure=True), [public])
+
+
+def test_sockets_of_this_machine_need_no_key(tmp_path: Path):
+    with (
+        listening_at("127.0.0.1") as four,
+        listening_at("::1", socket.AF_INET6) as six,
+        socket.socket(socket.AF_UNIX) as file,
+    ):
+        file.bind(str(tmp_path / "s"))
+        check_public(ServeSettings(host="fd://3"), [four, six, file])
+
+
+def test_what_is_passed_in_is_called_by_loopbacks_names_unless_others_are_named():
+    Names(ServeSettings(host="fd://3")).check_host("localhost")
+    with pytest.raises(Forbidden):
+        Names(ServeSettings(host="fd://3")).check_host("evil.example")
+    Names(ServeSettings(host="fd://3", allowed_hosts="chat.example")).check_host("chat.example")

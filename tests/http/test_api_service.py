@@ -59,15 +59,63 @@ async def test_health_and_ready_differ_while_it_drains_and_agree_while_it_works(
     assert {"retry-after"} <= ready.headers.keys() & refused.headers.keys()
 
 
-async def test_metrics_are_prometheus_text_of_this_runtime(autojump_clock):
-    async with open_runtime(host=engine()) as runtime:
+PLAIN = frozenset({"model_name", "engine"})
+KIND = PLAIN | {"priority", "class"}
+METRICS = {
+    "vllm:num_requests_running": PLAIN,
+    "vllm:num_requests_waiting": PLAIN,
+    "vllm:num_requests_waiting_by_reason": PLAIN | {"reason"},
+    "vllm:kv_cache_usage_perc": PLAIN,
+    "vllm:num_preemptions": PLAIN,
+    "vllm:prompt_tokens": PLAIN,
+    "vllm:generation_tokens": PLAIN,
+    "vllm:request_success": PLAIN | {"finished_reason"},
+    "vllm:time_to_first_token_seconds": PLAIN,
+    "vllm:inter_token_latency_seconds": PLAIN,
+    "vllm:e2e_request_latency_seconds": PLAIN,
+    "vllm:request_queue_time_seconds": PLAIN,
+    "vllm:request_prefill_time_seconds": PLAIN,
+    "vllm:request_decode_time_seconds": PLAIN,
+    "strata_requests": PLAIN | {"state"},
+    "strata_pages": PLAIN | {"state"},
+    "strata_parks": PLAIN | {"reason"},
+    "strata_resumes": PLAIN,
+    "strata_parked_seconds": KIND,
+    "strata_queue_wait_seconds": KIND,
+    "strata_give_way_seconds": PLAIN,
+    "strata_slice_seconds": PLAIN,
+    "strata_engine_incarnation": PLAIN,
+    "strata_cancel_to_free_seconds": PLAIN,
+    "strata_mailbox_depth": PLAIN | {"actor"},
+    "strata_workspaces": PLAIN | {"state"},
+}
+"""Every name and its labels.  A dashboard that was made for them goes on working, so none may change unseen."""
+
+
+async def test_the_metrics_are_all_there_under_their_names_and_labels(autojump_clock):
+    """Prometheus text; each histogram has counted something after a read that was parked and one that was left."""
+    async with open_runtime(host=engine(slice_s=1.0), policy="preempt", served_name="tiny") as runtime:
         app = create_app(runtime)
-        await call(app, "POST", CHAT, chat("ping with a secret"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, app, "POST", CHAT, chat("a secret " * 300, max_tokens=2))
+            await trio.sleep(1.5)
+            nursery.start_soon(call, app, "POST", CHAT, chat("ping", max_tokens=2))
+        with trio.move_on_after(1.5):
+            await call(app, "POST", CHAT, chat("another secret " * 200))
+        await runtime.wait_idle()
         answer = await call(app, "GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    families = list(text_string_to_metric_families(answer.body.decode()))
-    assert families
-    assert "secret" not in answer.body.decode()
+    text = answer.body.decode()
+    told = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
+    families = {family.name: family.samples for family in told}
+    labels = {name: {frozenset(s.labels) - {"le"} for s in samples} for name, samples in families.items()}
+    assert labels == {name: {kind} for name, kind in METRICS.items()}
+    assert {(s.labels["model_name"], s.labels["engine"]) for samples in families.values() for s in samples} == {
+        ("tiny", "0")
+    }
+    counted = [name for name, samples in families.items() if any(s.name.endswith("_count") for s in samples)]
+    assert [n for n in counted if not any(s.value for s in families[n] if s.name.endswith("_count"))] == []
+    assert "secret" not in text
 
 
 async def test_the_actors_show_states_and_figures_and_no_text(autojump_clock):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from edge_support import TLS, H2Client, receive_until, reset, running
+from edge_support import H2_WAYS, TLS, H2Client, h2_reset_stream, receive_until, reset, running
 
 HOST = b"Host: a\r\n"
 GET_WAIT = b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -88,31 +88,9 @@ async def test_a_client_that_leaves_over_tls_is_noticed() -> None:
         await server.told.wait("stream cancelled")
 
 
-async def h2_close(client: H2Client, _stream_id: int) -> None:
-    await client.stream.aclose()
-
-
-async def h2_break_off(client: H2Client, _stream_id: int) -> None:
-    reset(getattr(client.stream, "transport_stream", client.stream))
-
-
-async def h2_half_close(client: H2Client, _stream_id: int) -> None:
-    await getattr(client.stream, "transport_stream", client.stream).send_eof()
-
-
-async def h2_reset_stream(client: H2Client, stream_id: int) -> None:
-    client.h2.reset_stream(stream_id, 8)
-    await client.flush()
-
-
-async def h2_goodbye(client: H2Client, _stream_id: int) -> None:
-    client.h2.close_connection()
-    await client.flush()
-
-
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("handler", ["wait", "stream", "echo"])
-@pytest.mark.parametrize("leave", [h2_close, h2_break_off, h2_half_close, h2_reset_stream, h2_goodbye])
+@pytest.mark.parametrize("leave", H2_WAYS)
 async def test_a_client_that_leaves_over_http2_is_noticed(leave: Callable[..., Any], handler: str, tls: bool) -> None:
     """B21: waiting, streaming and uploading, over HTTP/2."""
     async with running(**({"tls": TLS} if tls else {"allow_h2c": True})) as server:

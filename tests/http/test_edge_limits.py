@@ -112,6 +112,39 @@ async def test_a_head_that_does_not_come_is_given_up() -> None:
         assert await receive_all(client) in (b"", b"<reset>")
 
 
+@pytest.mark.parametrize("over", ["http1", "http2"])
+async def test_a_head_that_trickles_is_given_up(over: str, mock_clock: trio.testing.MockClock) -> None:
+    """B68: its time counts from its first byte, whatever comes after it."""
+    async with running(limit_s=math.inf, body_timeout_s=10, keep_alive_s=10, allow_h2c=True) as server:
+        client = await server.connect()
+        head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Slow: "
+        if over == "http2":
+            # An unfinished frame of headers, after a beginning that is whole.
+            h2 = await H2Client.over(client)
+            await h2.read()
+            head = b"\0\x10\0\x01\0\0\0\0\x01"
+        began = trio.current_time()
+        await client.send_all(head)
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(3)
+            await client.send_all(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.autojump_threshold = 0.05
+        await receive_all(client)
+        assert began + 9 < trio.current_time() < began + 13
+
+
+async def test_a_head_that_comes_in_pieces_is_served() -> None:
+    """B68: in several, and again on the same connection, each head with a time of its own."""
+    async with running() as server:
+        client = await server.connect()
+        for _ in range(3):
+            for piece in (b"GET /hel", b"lo HTTP/1.1\r\nHo", b"st: a\r\n", b"\r\n"):
+                await client.send_all(piece)
+            await receive_until(client, b"hello")
+
+
 async def test_a_head_without_end_is_refused() -> None:
     """B68: 431 at 16 KiB."""
     async with running() as server:

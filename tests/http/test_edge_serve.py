@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ async def test_a_server_takes_sockets_that_were_opened_before() -> None:
     port = sockets[0].getsockname()[1]
     async with running(sockets=sockets) as server:
         assert server.port == port
+        await server.hello()
+
+
+async def test_a_public_socket_without_a_key_refuses_the_start() -> None:
+    """B64: the socket's own address counts, whoever opened it and whatever the settings say."""
+    for sockets in ([socket.create_server(("0.0.0.0", 0))], None):
+        host = "127.0.0.1" if sockets else "0.0.0.0"
+        with pytest.raises(StartError, match="--api-key"):
+            await serve(make_app(Told()), ServeSettings(host=host, port=0), sockets=sockets)
+    async with running(sockets=[socket.create_server(("0.0.0.0", 0))], api_keys="k") as server:
         await server.hello()
 
 
@@ -141,19 +152,64 @@ async def test_a_connection_whose_last_stream_is_reset_does_not_delay_a_shutdown
         await server.ended.wait()
 
 
+@pytest.mark.parametrize("handler", ["wait", "echo"])
 @pytest.mark.parametrize("over", ["http1", "http2"])
-async def test_what_is_in_flight_at_the_deadline_is_cut(over: str) -> None:
-    """B40: `drain_timeout_s` after the trigger the server ends, whoever still waits."""
-    async with running(drain_timeout_s=0.1, allow_h2c=True) as server:
+async def test_who_has_no_answer_at_the_deadline_is_told_so(over: str, handler: str) -> None:
+    """B40: 503 and when to try again, `drain_timeout_s` after the trigger; also in the midst of an upload."""
+    async with running(limit_s=5, drain_timeout_s=0.1, allow_h2c=True) as server:
         stream = await server.connect()
         if over == "http1":
-            await stream.send_all(b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n")
+            await stream.send_all(f"POST /{handler} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf".encode())
         else:
-            await (await H2Client.over(stream)).request(b"/wait")
-        await server.told.wait("wait began")
+            client = await H2Client.over(stream)
+            stream_id = await client.request(f"/{handler}".encode(), method=b"POST", body=True)
+        await server.told.wait(f"{handler} began")
+        server.stop.set()
+        if over == "http1":
+            answered = await receive_all(stream)
+            assert answered.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1" in answered
+        else:
+            await client.until(lambda: stream_id in client.ended)
+            assert client.status[stream_id] == 503
+            answered = client.data[stream_id]
+        assert b'"shutting_down"' in answered
+        assert server.told.counts[f"{handler} cancelled"] == 1
+        await stream.aclose()
+        await server.ended.wait()
+    assert [access.status for access in server.accesses] == [503]
+
+
+@pytest.mark.parametrize("over", ["http1", "http2"])
+async def test_an_answer_under_way_at_the_deadline_is_cut_a_moment_later(over: str) -> None:
+    """B40: time for its last words, and no more."""
+    async with running(limit_s=5, drain_timeout_s=0.1, allow_h2c=True) as server:
+        stream = await server.connect()
+        if over == "http1":
+            await stream.send_all(b"GET /stream HTTP/1.1\r\n" + HOST + b"\r\n")
+        else:
+            await (await H2Client.over(stream)).request(b"/stream")
+        await server.told.wait("stream began")
         server.stop.set()
         await server.ended.wait()
-        assert server.told.counts["wait cancelled"] == 1
+        assert server.told.counts["stream cancelled"] == 1
+
+
+async def test_a_trigger_may_bring_the_deadline() -> None:
+    """B40: who has waited already waits no second time."""
+
+    async def over_now() -> float:
+        await told.wait("wait began")
+        return trio.current_time()
+
+    told = Told()
+    settings = ServeSettings(port=0, drain_timeout_s=86400)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            (address,) = await nursery.start(partial(serve, make_app(told), settings, shutdown_trigger=over_now))
+            async with await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2])) as client:
+                await client.send_all(b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n")
+                assert (await receive_all(client)).startswith(b"HTTP/1.1 503")
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -77,7 +77,7 @@ def test_a_copy_with_its_index_is_believed_by_its_hash(path: Path, tmp_path: Pat
 
 
 @given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_an_index_that_was_damaged_anywhere_is_made_again(
     tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory, share: float, flip: int, cut: bool
 ) -> None:
@@ -106,6 +106,14 @@ def test_an_index_that_lies_about_its_file_is_made_again(path: Path) -> None:
         evolve(index, tokenizer_json="{}"),
         evolve(index, chat_template="{% if %}"),
         evolve(index, config=evolve(index.config, layers=1 << 40)),
+        evolve(index, config=evolve(index.config, context=1 << 31)),
+        evolve(index, config=evolve(index.config, context=0)),
+        evolve(index, config=evolve(index.config, rope_dim=18)),
+        evolve(index, config=evolve(index.config, rope_dim=3)),
+        evolve(index, config=evolve(index.config, rms_eps=float("nan"))),
+        evolve(index, config=evolve(index.config, rope_theta=-1.0)),
+        evolve(index, config=evolve(index.config, eos_ids=frozenset({307}))),
+        evolve(index, config=evolve(index.config, bos_id=-1)),
     )
     for lie in lies:
         save_index(path, lie)

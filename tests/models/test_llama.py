@@ -23,7 +23,7 @@ PAGES = 80
 
 def tiny(path: Path, *, threads: int = 1, page_tokens: int = PAGE) -> Model:
     model = make_model(open_model(path), CpuOps(threads))
-    model.allocate(PAGES * PAGE // page_tokens, page_tokens)
+    model.allocate(PAGES * PAGE // page_tokens, page_tokens, context=model.config.context, rows=5)
     return model
 
 
@@ -53,6 +53,8 @@ def new(model: Model, seed: int = 1, *, half: int = 0) -> Reader:
         {"heads": 3, "kv_heads": 3, "hidden": 96, "feed_forward": 96, "layers": 1},
         {"kind": "Q8_0"},
         {"kind": "Q4_1", "tied": True},
+        {"kind": "Q5_0"},
+        {"kind": "Q5_1"},
         {"heads": 6, "kv_heads": 2, "head_dim": 10, "hidden": 36, "feed_forward": 52},
     ],
     ids=str,
@@ -60,7 +62,7 @@ def new(model: Model, seed: int = 1, *, half: int = 0) -> Reader:
 def test_reading_and_decoding_compute_what_a_plain_model_computes(tmp_path: Path, sizes: dict[str, object]) -> None:
     file = open_model(write_tiny_model(tmp_path / "tiny.gguf", seed=3, **sizes))
     model = make_model(file, CpuOps(2))
-    model.allocate(PAGES, PAGE)
+    model.allocate(PAGES, PAGE, context=model.config.context, rows=1)
     tokens = [int(token) for token in np.random.default_rng(7).integers(0, file.config.vocab_size, 330)]
     expected = reference_logits(file.config, file.tensors, tokens)
     scale = np.abs(expected).max()

@@ -21,7 +21,7 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json"
 @pytest.fixture(scope="module")
 def model(default_model_path: Path) -> Iterator[Model]:
     model = make_model(open_model(default_model_path), CpuOps())
-    model.allocate(12, 64)
+    model.allocate(12, 64, context=12 * 64, rows=4)
     yield model
     model.close()
 

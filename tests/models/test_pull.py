@@ -249,8 +249,17 @@ def test_what_a_killed_pull_left_is_swept_away_after_a_day(source: Source, folde
         (folder / f".pull-{name}" / "below").mkdir(parents=True)
         if age is not None:
             os.utime(folder / f".pull-{name}", (age, age))
+        (folder / f".{name}.gguf.0.part").write_bytes(b"half")
+    os.utime(folder / ".old.gguf.0.part", (1.0, 1.0))
     pull(source, folder, progress=False, fetch=fetch_by_http)
-    assert sorted(p.name for p in folder.iterdir()) == [".pull-new", "model.gguf"]
+    assert sorted(p.name for p in folder.iterdir()) == [".new.gguf.0.part", ".pull-new", "model.gguf"]
+
+
+def test_a_folder_of_another_pull_that_vanishes_meanwhile_stops_none(source: Source, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    # Listed, and not there when it is looked at.
+    (folder / ".pull-gone").symlink_to(folder / "nowhere")
+    assert pull(source, folder, progress=False, fetch=fetch_by_http).read_bytes() == MODEL
 
 
 def test_a_bar_is_for_terminals_and_others_get_one_plain_line(

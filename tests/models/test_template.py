@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,32 @@ from strata.models.template import ChatTemplate
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json").read_text())["cases"]
 
 HI = (ChatMessage("user", "hi"),)
+
+DOUBLINGS = [
+    "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = "
+    + twice
+    + " %}{% endfor %}{{ ns.x | length }}"
+    for twice in (
+        "ns.x ~ ns.x",
+        "ns.x + ns.x",
+        "'%s%s' % (ns.x, ns.x)",
+        "'%s%s' | format(ns.x, ns.x)",
+        "'{}{}'.format(ns.x, ns.x)",
+        "'{0}{0}'.format(ns.x)",
+        "[ns.x, ns.x] | join",
+        "''.join([ns.x, ns.x])",
+        "ns.x | replace('a', 'aa')",
+        "ns.x.replace('', 'a')",
+        "[ns.x, ns.x] | tojson",
+        "[ns.x, ns.x] | string",
+        "ns.x | list + ns.x | list",
+        "(ns.x | indent(ns.x, true)) ~ '\n'",
+    )
+] + [
+    "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}" + use
+    for use in ("{{ ns.x }}", "{{ ns.x ~ '' }}", "{{ ns.x | tojson }}", "{{ '%s' % ns.x }}", "{{ ns.x | trim }}")
+]
+"""Templates that are short and make something that is twice as long each round."""
 
 
 def test_a_chat_becomes_the_text_and_the_tokens_of_the_reference(default_model_path: Path, tmp_path: Path) -> None:
@@ -92,15 +120,45 @@ def test_a_template_reaches_nothing_outside_its_sandbox(source: str) -> None:
         "{{ 'x' * 9999999999 }}",
         "{{ 10 ** 10 ** 10 }}",
         "{{ range(10 ** 9) | list }}",
+        *DOUBLINGS,
+        "{{ ('%50000000d' % 1) | length }}",
+        "{{ ('%*d' % (50000000, 1)) | length }}",
+        "{{ ('%50000000d' | format(1)) | length }}",
+        "{{ '{:>50000000}'.format(1) | length }}",
+        "{{ '{:>{}}'.format(1, 50000000) | length }}",
+        "{{ 'x' | center(50000000) | length }}",
+        "{{ ['x'] | map('center', 50000000) | join | length }}",
+        "{{ 'x'.ljust(50000000) | length }}",
+        "{{ (1).to_bytes(50000000) | length }}",
+        "{{ 'a\tb'.expandtabs(50000000) | length }}",
+        "{{ 'a\nb' | indent(50000000) | length }}",
+        "{{ [1] | batch(50000000, 'x') | list | length }}",
+        "{{ [1, [2]] | tojson(indent=50000000) | length }}",
+        "{{ strftime_now('%50000000d') | length }}",
+        "{{ lipsum(50000000) | length }}",
+        "{% for i in range(300) %}{{ range(100000) | list | length }}{% endfor %}",
+        "{% for i in range(300) %}{{ cycler(*range(100000)) is none }}{% endfor %}",
+        "{% for i in range(300) %}{% for j in range(100000) if false %}{% endfor %}{% endfor %}",
+        "{{ range(100000) | map('string') | join | length }}",
+        "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{% macro m() %}{% for i in range(4999) %}" + "long" * 5000 + "{% endfor %}{% endmacro %}{{ m() | length }}",
     ],
 )
 def test_a_template_that_would_not_end_is_stopped(source: str) -> None:
+    """However it would take time or memory: little is taken of either until it is."""
+    template = ChatTemplate(source)
+    tracemalloc.start()
+    started = time.thread_time()
     with pytest.raises(InvalidRequest):
-        ChatTemplate(source).render(HI)
+        template.render(HI)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 32 << 20
+    assert time.thread_time() - started < 1.0
 
 
 def test_each_rendering_has_a_budget_of_its_own() -> None:
-    template = ChatTemplate("{% for a in range(250) %}{% for b in range(250) %}{% endfor %}{% endfor %}ok")
+    template = ChatTemplate("{% for a in range(30) %}{% for b in range(30) %}{% endfor %}{% endfor %}ok")
     assert [template.render(HI) for _ in range(2)] == ["ok", "ok"]
 
 

@@ -130,6 +130,11 @@ def test_every_token_has_bytes(smollm: Tokenizer) -> None:
     assert all(smollm.token_bytes(token) for token in range(smollm.vocab_size))
 
 
+def test_no_token_stands_for_more_bytes_than_the_longest(smollm: Tokenizer, tiny: Tokenizer) -> None:
+    assert smollm.longest_token == 81
+    assert tiny.longest_token == len("<|endoftext|>")
+
+
 def test_other_threads_run_while_a_long_text_is_cut_into_tokens(smollm: Tokenizer) -> None:
     done = threading.Event()
     thread = threading.Thread(target=lambda: (smollm.encode("the quick brown fox " * 20_000), done.set()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,8 +12,13 @@ from typing import Any
 import pytest
 import trio
 from scripted_runtime import CHUNK, Scene, read_some, scripted
+from toy_model import ToyModel
 from trio.testing import MockClock
 
+from strata.config import EngineSettings
+from strata.engine.budget import Budget
+from strata.engine.engine import Engine
+from strata.engine.host import ThreadHost
 from strata.errors import (
     EngineUnavailable,
     InternalError,
@@ -24,7 +31,8 @@ from strata.errors import (
     StrataError,
 )
 from strata.messages import ChunkRead, Seq
-from strata.testing.language import ByteTokenizer
+from strata.runtime import open_runtime
+from strata.testing.language import ByteTokenizer, PlainTemplate
 from strata.testing.script import Fault, RowFault, Script
 from strata.testing.scripted import ScriptedEngine
 
@@ -35,15 +43,19 @@ def engine(**named: Any) -> ScriptedEngine:
     return ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=4, pages=256, page_tokens=16, **named)
 
 
-async def the_error(scene: Scene, name: str, tokens: int, max_tokens: int, errors: dict[str, Exception]) -> None:
+async def the_error(
+    scene: Scene, name: str, tokens: int, max_tokens: int, errors: dict[str, Exception], priority: int = 0
+) -> None:
     try:
-        await scene.ask(name, tokens, max_tokens)
+        await scene.ask(name, tokens, max_tokens, priority=priority)
     except StrataError as error:
         errors[name] = error
 
 
-async def test_an_error_in_one_sequence_fails_that_request_only(autojump_clock: MockClock) -> None:
-    """B33"""
+async def test_an_error_in_one_sequence_fails_that_request_only(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B33: its reader gets an id that is in the log."""
     errors: dict[str, Exception] = {}
     async with scripted(engine(faults=[RowFault(seq=2, index=3, error="bad state")])) as scene:
         async with trio.open_nursery() as nursery:
@@ -52,24 +64,30 @@ async def test_an_error_in_one_sequence_fails_that_request_only(autojump_clock: 
                 nursery.start_soon(the_error, scene, name, 40, 10, errors)
         assert errors.keys() == {"victim"}
         assert isinstance(errors["victim"], SequenceFailed)
-        assert "bad state" in str(errors["victim"])
+        told = re.fullmatch(r"bad state; the log has it as (err-\w+)", str(errors["victim"]))
+        assert told is not None
+        assert f"{told[1]}: the engine could not go on with request-2: bad state" in caplog.text
         assert scene.runtime.health().ready
         assert scene.is_empty()
-        assert scene.runtime.actor("request-2").outcome == "failed: bad state"
+        assert scene.runtime.actor("request-2").outcome == f"failed: {errors['victim']}"
 
 
 @pytest.mark.parametrize("does", ["die", "raise", "vanish"])
 async def test_when_the_engine_dies_everybody_is_told_and_nobody_hangs(does: Any, autojump_clock: MockClock) -> None:
     """B35: one queued, one that reads, one parked, one that decodes; there is no second engine yet."""
     errors: dict[str, Exception] = {}
-    async with scripted(engine(faults=[Fault(does=does, slice=12)]), max_running=2, max_priority=1) as scene:
+    faults = [Fault(does=does, slice=24)]
+    async with scripted(engine(faults=faults), max_running=2, max_priority=1) as scene:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(the_error, scene, "decodes", 40, 100, errors)
+            nursery.start_soon(the_error, scene, "decodes", 40, 100, errors, 1)
             await trio.sleep(0.04)
-            for name in ("reads", "queued"):
-                nursery.start_soon(the_error, scene, name, LONG, 10, errors)
-                await trio.sleep(0.001)
-        assert errors.keys() == {"decodes", "reads", "queued"}
+            for name, priority in (("parked", 0), ("reads", 1), ("queued", 0)):
+                nursery.start_soon(the_error, scene, name, LONG, 10, errors, priority)
+                await trio.sleep(0.05)
+            now = scene.runtime.statistics()
+            assert (now.decoding, now.parked, now.reading, now.queued) == (1, 1, 1, 1)
+            assert errors == {}
+        assert errors.keys() == {"decodes", "parked", "reads", "queued"}
         assert all(isinstance(error, EngineUnavailable) for error in errors.values())
         assert not scene.runtime.health().ready
         assert scene.runtime.health().state == "failed"
@@ -171,7 +189,10 @@ class LyingEngine(ScriptedEngine):
 async def test_when_the_dispatcher_fails_everybody_is_told_and_nobody_hangs(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B35: also one that is only being tokenised, and one that comes later; the engine works for nobody any more."""
+    """B35: also one that is only being tokenised, and one that comes later; the engine works for nobody any more.
+
+    B65: the log says where it happened, and not what the error says.
+    """
     errors: dict[str, Exception] = {}
     host = LyingEngine(chunk_tokens=CHUNK, slices_per_chunk=4, pages=256, page_tokens=16)
     async with scripted(host, max_running=1) as scene:
@@ -185,7 +206,13 @@ async def test_when_the_dispatcher_fails_everybody_is_told_and_nobody_hangs(
         assert all(isinstance(error, InternalError | EngineUnavailable) for error in errors.values())
         assert isinstance(errors["reads"], InternalError)
         assert errors["reads"].error_id in caplog.text
+        assert "in chunk_read" in caplog.text
+        assert "not a position" not in caplog.text
         assert "the dispatcher failed" in await scene.runtime.wait_failed()
+        now = scene.runtime.statistics()
+        assert (now.queued, now.reading, now.parked, now.decoding, now.pages_held) == (0, 0, 0, 0, 0)
+        assert now.pages_free == 256
+        assert set(scene.runtime.snapshot().requests.values()) == {0}
         assert not scene.runtime.health().ready
         with pytest.raises(EngineUnavailable):
             async with scene.chat("late", 40, 2):
@@ -314,6 +341,55 @@ async def test_cancelling_everything_around_the_runtime_ends_it_in_order(round: 
     assert scope.cancelled_caught
     assert held == [0]
     assert [info.kind for info in scene.runtime.tree()] == ["runtime"]
+
+
+class Hanging(ToyModel):
+    """Its first slice hangs until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def slices(self, *known: int) -> int:
+        self.begun.set()
+        self.go_on.wait(60)
+        return super().slices(*known)
+
+
+class ToyTokenizer(ByteTokenizer):
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return [3 for _ in super().encode(text, special=special)]
+
+
+class SpeakingThread(ThreadHost):
+    tokenizer = ToyTokenizer()
+    template = PlainTemplate()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_runtime_whose_engine_hangs_is_left_all_the_same(
+    cancelled: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B42: it waits as long as it said it would, also when everything around it is cancelled."""
+    model = Hanging()
+    chosen = EngineSettings(chunk_tokens=CHUNK, page_tokens=16)
+    host = SpeakingThread(lambda: Engine(model, chosen, Budget(pages=96, page_tokens=16, context=1024, rows=8)))
+    with trio.CancelScope() as around:
+        async with open_runtime(host=host, chunk_tokens=CHUNK) as runtime:
+            with trio.move_on_after(1):
+                async with runtime.chat([{"role": "user", "content": "x"}], max_tokens=3):
+                    await trio.to_thread.run_sync(model.begun.wait)
+                    await trio.sleep_forever()
+            left = trio.current_time()
+            if cancelled:
+                around.cancel()
+    assert trio.current_time() - left == pytest.approx(15, abs=1)
+    assert "is left behind" in caplog.text
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "strata-engine-1")
+    model.go_on.set()
+    await trio.to_thread.run_sync(thread.join)
+    assert model.closed
 
 
 async def test_an_error_in_the_user_s_block_comes_out_as_itself(autojump_clock: MockClock) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
-from scripted_runtime import CHUNK, SLICES, scripted
+from scripted_runtime import CHUNK, SLICES, Scene, scripted
 from trio.testing import MockClock
 
+from strata.actors.voice import Voice
+from strata.config import Settings
+from strata.runtime import _running
+from strata.testing.language import ByteTokenizer, PlainTemplate
 from strata.testing.scripted import ScriptedEngine
 
 LONG = 16 * CHUNK
@@ -34,10 +40,12 @@ async def test_a_short_request_starts_within_one_slice_of_a_long_one_that_reads(
         start = trio.current_time()
         nursery.start_soon(scene.ask, "long", LONG, 4)
         await trio.sleep(0.115)
-        await scene.ask("short", CHUNK, 4)
+        nursery.start_soon(scene.ask, "short", CHUNK, 4)
+        await trio.sleep(0.03)
+        now = scene.runtime.statistics()
+        assert (now.parked, now.reading) == (1, 1)
         first = next(ran for ran in scene.engine.log if ran.seqs == (2,))
         assert first.at - start == pytest.approx(0.12)
-        assert scene.runtime.statistics().parked in (0, 1)
     assert scene.ended == ["short", "long"]
     long = scene.summaries["long"].figures
     assert (long.parks, long.resumes) == ({"short": 1}, 1)
@@ -142,14 +150,39 @@ async def test_an_answer_goes_on_beside_a_read(autojump_clock: MockClock) -> Non
     assert scene.summaries["writes"].figures.parks == {}
 
 
-async def test_a_request_s_place_is_its_arrival_and_not_when_it_was_tokenised(autojump_clock: MockClock) -> None:
-    """B03: `arrived` is taken when submit is called."""
-    async with scripted(max_running=1) as scene, trio.open_nursery() as nursery:
-        nursery.start_soon(scene.ask, "first", 4 * CHUNK, 2)
-        await trio.sleep(0.01)
-        for name in ("second", "third"):
-            nursery.start_soon(scene.ask, name, 4 * CHUNK, 2)
-            await trio.sleep(0.001)
+class TakesTurns(ByteTokenizer):
+    """Tokenises on threads, and each text only once those that are to be done before it are."""
+
+    def __init__(self, *order: str) -> None:
+        self._order = order
+        self.done: list[str] = []
+        self._may_go_on = {name: threading.Event() for name in order}
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        name = next(name for name in self._order if name in text)
+        for before in self._order[: self._order.index(name)]:
+            self._may_go_on[before].wait(60)
+        self.done.append(name)
+        self._may_go_on[name].set()
+        return super().encode(text, special=special)
+
+
+async def test_a_request_s_place_is_its_arrival_and_not_when_it_was_tokenised(mock_clock: MockClock) -> None:
+    """B03: `arrived` is taken when submit is called; here the one that came last is tokenised before the other."""
+    engine = ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=SLICES, pages=256, page_tokens=16)
+    tokenizer = TakesTurns("first", "third", "second")
+    voice = Voice(tokenizer, PlainTemplate(), quick_characters=0)
+    settings = Settings.of(max_running=1, chunk_tokens=CHUNK, page_tokens=16)
+    async with _running(engine, settings, voice) as runtime, trio.open_nursery() as nursery:
+        scene = Scene(runtime, engine)
+        for name in ("first", "second", "third"):
+            nursery.start_soon(scene.ask, name, LONG, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(0.001)
+        # Time stands still for the engine until all are tokenised.
+        while runtime.statistics().queued < 2:
+            await trio.to_thread.run_sync(threading.active_count)
+        assert runtime.statistics().reading == 1
+        mock_clock.autojump_threshold = 0
     assert scene.ended == ["first", "second", "third"]
-    waits = [scene.summaries[name].figures.queue_s for name in scene.ended]
-    assert waits == sorted(waits)
+    assert tokenizer.done == ["first", "third", "second"]

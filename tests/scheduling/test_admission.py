@@ -6,7 +6,7 @@ import pytest
 from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import IllegalTransition, Overloaded, PromptTooLong
+from strata.errors import IllegalTransition, InvalidRequest, Overloaded, PromptTooLong
 from strata.messages import Completed, Seq
 
 
@@ -27,6 +27,22 @@ def test_a_prompt_that_can_never_fit_is_refused_when_it_is_sent_naming_both_size
     assert house.ended[whole].outcome == Completed("stop")
     assert house.ended[whole].figures.queue_s == 0
     assert house.scheduler.statistics(house.now).refused == {"too long": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prompt_tokens": 3.0}, {"max_tokens": 3.0}, {"max_tokens": True}, {"priority": 0.5}]
+)
+def test_a_size_that_is_no_whole_number_is_refused_and_spoils_no_account(wrong: dict[str, object]):
+    """It would meet the ledger only once the request had started, and end everybody's."""
+    house = desk()
+    named = {"prompt_tokens": 30, "max_tokens": 4, "priority": 0, **wrong}
+    with pytest.raises(InvalidRequest, match="whole number") as refused:
+        house.scheduler.submit(Seq(9), arrived=0.0, named_max=True, now=0.0, **named)
+    assert refused.value.param in wrong
+    assert house.scheduler.statistics(0.0).states == {}
+    next_one = house.submit(30, 4)
+    house.run()
+    assert house.ended[next_one].outcome == Completed("stop")
 
 
 def test_leaving_after_a_refusal_is_not_remembered_as_leaving_before_a_submit():

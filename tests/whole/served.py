@@ -67,8 +67,8 @@ class Server:
     def get(self, path: str) -> tuple[int, str]:
         return self._ask("GET", path, None)
 
-    def post(self, path: str, body: Any) -> tuple[int, str]:
-        return self._ask("POST", path, json.dumps(body))
+    def post(self, path: str, body: Any, headers: Mapping[str, str] = JSON) -> tuple[int, str]:
+        return self._ask("POST", path, json.dumps(body), headers)
 
     def chat(self, content: str, **named: Any) -> dict[str, Any]:
         """A whole answer; it must succeed."""
@@ -96,14 +96,26 @@ class Server:
         detail: dict[str, Any] = json.loads(text)
         return detail
 
+    def logged(self) -> list[dict[str, Any]]:
+        """The lines of the access log so far."""
+        return [json.loads(line) for line in list(self.said) if line.startswith("{")]
+
+    def line_of(self, request_id: str) -> dict[str, Any]:
+        """The access log's line of the request that was sent with this `X-Request-Id`; it comes when that is over."""
+        found: dict[str, Any] = until(
+            lambda: next((line for line in self.logged() if line["request_id"] == request_id), None),
+            f"{request_id} is logged",
+        )
+        return found
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(START_TIMEOUT_S)
 
-    def _ask(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str] = JSON) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, path, body, JSON)
+            connection.request(method, path, body, dict(headers))
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
@@ -150,15 +162,17 @@ def until(holds: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"it never came to this: {what}")
 
 
-class RawChat:
-    """A chat on a bare socket, so that a test can leave it in any way."""
+class RawClient:
+    """A bare socket, so that a test can leave in any way."""
 
-    def __init__(self, server: Server, content: str, **named: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
-        body = json.dumps(chat_body(content, **named)).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        self.socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.received = b""
+
+    def post(self, body: bytes, *, length: int | None = None, headers: str = "") -> None:
+        """A chat's body, or the first part of one that is `length` bytes long."""
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{headers}"
+        self.socket.sendall(f"{head}content-length: {length or len(body)}\r\n\r\n".encode() + body)
 
     def read_until(self, word: bytes) -> bytes:
         """What has come, once `word` is in it; all of it if the server closed before."""
@@ -178,6 +192,14 @@ class RawChat:
 
     def half_close(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
+
+
+class RawChat(RawClient):
+    """A chat that was sent whole."""
+
+    def __init__(self, server: Server, content: str, **named: Any) -> None:
+        super().__init__(server)
+        self.post(json.dumps(chat_body(content, **named)).encode())
 
 
 class Stream(threading.Thread):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import CHAT, RawChat, Server, Stream, served, until
+from served import CHAT, RawChat, RawClient, Server, Stream, chat_body, served, until
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
 WAYS = ["close", "reset", "half_close"]
@@ -108,9 +108,25 @@ def test_an_operator_withdraws_one_request_and_no_other(server: Server) -> None:
     assert waiting.whole() == Stream(server, LONG, max_tokens=8).whole()
 
 
-def test_a_body_that_never_comes_whole_starts_nothing(server: Server) -> None:
-    before = server.figure("strata_requests", state="queued")
-    with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{{".encode())
-    assert server.figure("strata_requests", state="queued") == before
-    assert server.get("/ready")[0] == 200
+def number_of_the_next(server: Server, name: str) -> int:
+    """The number of the actor of a small request that is sent now: so many were ever made."""
+    headers = {"content-type": "application/json", "x-request-id": name}
+    assert server.post(CHAT, chat_body("Hi.", max_tokens=1), headers)[0] == 200
+    return int(server.line_of(name)["actor"].removeprefix("request-"))
+
+
+# A reset may overtake what was sent, and then there was no request at all.
+@pytest.mark.parametrize("way", ["close", "half_close"])
+def test_a_body_that_never_comes_whole_makes_no_actor(server: Server, way: str) -> None:
+    """B21: a client that leaves in the midst of its upload."""
+    before = number_of_the_next(server, f"before-{way}")
+    body = json.dumps(chat_body("Hi.")).encode()
+    client = RawClient(server)
+    client.post(body[:-1], length=len(body), headers=f"x-request-id: upload-{way}\r\n")
+    getattr(client, way)()
+    line = server.line_of(f"upload-{way}")
+    client.close()
+    assert line["status"] == 499
+    assert "actor" not in line
+    assert server.requests() == {}
+    assert number_of_the_next(server, f"after-{way}") == before + 1

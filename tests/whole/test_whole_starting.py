@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from served import RawChat, Stream, run, served, until
+from served import RawChat, RawClient, Stream, run, served, strata, until
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
 
@@ -64,6 +66,42 @@ def test_the_line_that_it_prints_can_be_pasted(tiny_model_path: Path) -> None:
         assert "data: [DONE]" in result.stdout
 
 
+def ready_at(path: Path) -> bool:
+    """Whether a server answers at this socket file."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        client.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        return client.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("where", ["a closed pipe", "a full disk"])
+def test_a_server_that_can_say_nothing_serves_and_ends_as_ever(
+    tiny_model_path: Path, tmp_path: Path, where: str
+) -> None:
+    """B65: neither its first words nor its log lines are worth a request, nor another exit code."""
+    if where == "a closed pipe":
+        read_end, output = os.pipe()
+        os.close(read_end)
+    else:
+        output = os.open("/dev/full", os.O_WRONLY)
+    path = tmp_path / "s"
+    command = strata("serve", "--host", f"unix:{path}", "--model", tiny_model_path)
+    process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        os.close(output)
+        until(lambda: process.poll() is not None or ready_at(path), "it is up")
+        # The first request is logged by now.
+        assert ready_at(path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("policy", ["fifo", "preempt", "batch"])
 def test_every_policy_serves(tiny_model_path: Path, policy: str) -> None:
     with served("--model", tiny_model_path, "--policy", policy) as server:
@@ -73,33 +111,47 @@ def test_every_policy_serves(tiny_model_path: Path, policy: str) -> None:
             assert stream.usage["completion_tokens"] == 8
 
 
+def assert_told_to_come_back(client: RawClient) -> None:
+    answer = client.read_until(b"}}").lower()
+    client.close()
+    assert answer.startswith(b"http/1.1 503")
+    assert b"retry-after: " in answer
+    assert b'"type":"shutting_down"' in answer
+
+
 def test_told_to_stop_it_ends_what_has_started_and_itself(default_model_path: Path) -> None:
     """B40: not ready at once, the running one finishes, queued ones get 503, exit code 0."""
     with served("--model", default_model_path, "--policy", "fifo") as server:
         running = Stream(server, "Count.", max_tokens=40, ignore_eos=True)
         running.began.wait()
-        waiting = Stream(server, "Wait.", max_tokens=4)
+        # It doesn't stream, so its status is still open.
+        waiting = RawChat(server, "Wait.", max_tokens=4)
         until(lambda: len(server.requests()) == 2, "the second one is queued")
         server.process.send_signal(signal.SIGTERM)
-        waiting.join()
-        assert (waiting.status, waiting.error["type"]) == (503, "shutting_down") or waiting.error[
-            "type"
-        ] == "shutting_down"
+        assert_told_to_come_back(waiting)
+        assert server.get("/ready")[0] == 503
+        assert_told_to_come_back(RawChat(server, "And me?", max_tokens=4))
         running.whole()
         assert running.usage["completion_tokens"] == 40
         assert server.process.wait(30) == 0
 
 
 def test_what_has_not_ended_by_the_deadline_ends_with_an_error_event(default_model_path: Path) -> None:
-    """B40: an error event, never a cut line."""
-    with served("--model", default_model_path, "--drain-timeout-s", "0.2") as server:
-        running = Stream(server, "Count.", max_tokens=4000, ignore_eos=True)
+    """B40: an error event, never a cut line; an upload gets 503.  There is one deadline for both, not one after the
+    other."""
+    with served("--model", default_model_path, "--drain-timeout-s", "4") as server:
+        running = Stream(server, "Count.", max_tokens=8000, ignore_eos=True)
+        upload = RawClient(server)
+        upload.post(b"{", length=1000)
         running.began.wait()
+        told = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         running.join()
         assert running.error["type"] == "shutting_down"
         assert not running.done
+        assert_told_to_come_back(upload)
         assert server.process.wait(30) == 0
+        assert 4 <= time.monotonic() - told < 7.5
 
 
 def test_told_twice_it_ends_now(default_model_path: Path) -> None:
