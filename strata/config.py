@@ -127,6 +127,12 @@ class SchedulerSettings:
     finish_tokens: int = _setting(
         32, _whole(0), "an answer that may have at most this many tokens left is not parked for an equal"
     )
+    quantum_s: float = _setting(5.0, _number(0, 86400), "how long one runs before an equal may take its turn")
+    turn_wait_s: float = _setting(4.0, _number(0, 86400), "how long one waits before it takes its turn")
+    age_every_s: float = _setting(
+        30.0, _number(0, 86400, open_low=True), "how long one waits below another priority, for each level of it"
+    )
+    open_reads: int = _setting(4, _whole(1), "half-read prompts of a priority beyond which turns begin no other")
     min_park_tokens: int = _setting(0, _whole(0), "no parking for an equal below this position")
     max_parks: int = _setting(0, _whole(0), "parks by equals over a request's life; 0: no cap")
     expect_new_tokens: int = _setting(
@@ -137,6 +143,9 @@ class SchedulerSettings:
     )
     max_queued: int = _setting(256, _whole(1), "requests that may wait; beyond: 429")
     max_queued_tokens: int = _setting(1_000_000, _whole(1), "prompt tokens that may wait; beyond: 429")
+    max_wait_s: float | None = _setting(
+        None, _optional(_number(0, 86400, open_low=True)), "how long a request may wait in the queue; beyond: 503"
+    )
 
 
 @frozen(kw_only=True)

@@ -60,6 +60,10 @@ class Overloaded(TryAgain):
     """The queue is full."""
 
 
+class WaitedTooLong(TryAgain):
+    """It stood in the queue for longer than the server lets anybody wait (`max_wait_s`)."""
+
+
 class EngineUnavailable(TryAgain):
     """The engine died, or isn't there: the request's state is lost."""
 

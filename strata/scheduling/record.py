@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from strata.config import SchedulerSettings
 from strata.errors import InvalidRequest
@@ -22,8 +22,18 @@ Rank = tuple[int, float, int]
 HISTORY: Final = 1000
 """How many changes are kept: the first half shows how it began, the rest what it does now."""
 
-BY_EQUALS: Final = frozenset({"short", "purse"})
+BY_EQUALS: Final = frozenset({"short", "purse", "turn"})
 """Reasons to park for one of the same priority (R3)."""
+
+
+@frozen
+class Protection:
+    """What was started by its age keeps its place for a quantum (R5)."""
+
+    until: float
+    """Monotonic seconds."""
+    past: int
+    """The priority that it aged past: only a higher one may end this early."""
 
 
 class History:
@@ -73,14 +83,20 @@ class Record:
     wants_since: float | None = None
     """Since when it stands at the end of its pages."""
 
+    waits_since: float = field(init=False)
+    """Its arrival, or when it was last parked."""
+    runs_since: float = 0.0
+    """When it started or last resumed."""
     placed: int = 0
     """The step message that started or last resumed it."""
     slices: int = 0
     """Slices and decode steps since that step came into force."""
+    protection: Protection | None = None
+    """Since it started or last resumed."""
     short: bool = False
     """Whether it was short when it last started or resumed (R4 asks)."""
     may_pass: bool = True
-    """False once its turn was over (R3.3): a shorter one passes ahead but once."""
+    """False once its turn was over (R3.3, R3.4): a shorter one passes ahead but once."""
 
     engine_s: float = 0.0
     chunk_s: float = 0.0
@@ -94,7 +110,7 @@ class Record:
     history: History = field(factory=History)
 
     def __attrs_post_init__(self) -> None:
-        self.since = self.arrived
+        self.since = self.waits_since = self.arrived
 
     @property
     def rank(self) -> Rank:
@@ -107,6 +123,13 @@ class Record:
     @property
     def need_key(self) -> Key:
         return (self.need, self.arrived, self.seq)
+
+    @property
+    def wait_key(self) -> Key:
+        return (self.waits_since, self.seq)
+
+    def is_protected(self, now: float) -> bool:
+        return self.protection is not None and now < self.protection.until
 
     @property
     def reads(self) -> bool:
@@ -171,6 +194,7 @@ class Record:
         self.spent[self.state] = self.spent.get(self.state, 0.0) + now - self.since
         self.state, self.since = state, now
         if event is Event.PARKED:
+            self.waits_since = now
             self.parks[reason] += 1
         elif event is Event.RESUMED:
             self.resumes += 1

@@ -1,75 +1,40 @@
-"""Who is next, and who gives way to whom: R2 and R3.  Looks, and changes nothing.
+"""Who is next, and who gives way to whom: R2 and R3, and R5 where it has its place.  Looks, and changes nothing.
 
-Each rule of R3 is one function from who runs to who may take its place; their order is the table RULES.  Rules that
-ask for the time (turns, aging) have their place there too.
+Each rule of R3 is one function from who runs to who may take its place and from when on; their order is the table
+RULES.  What a rule asks of time stands in that one number, so what holds now and what time alone will bring are read
+from the same place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Final
 
-from attrs import frozen
-
-from strata.config import Preempt, SchedulerSettings
-from strata.scheduling.purse import Purses
+from strata.config import Preempt
+from strata.scheduling.aging import first_by_age, protected_until, rows_by_age
 from strata.scheduling.record import Record
-from strata.scheduling.rows import Rows
-from strata.scheduling.waiting import Room, Waiting
-
-
-@frozen
-class View:
-    """All that the rules look at, as it stands."""
-
-    settings: SchedulerSettings
-    rows: Rows
-    waiting: Waiting
-    purses: Purses
-    room: Room
-    at_chunk_end: bool
-    """Whether the reader is known to stand at the end of a chunk, and to begin no other by itself."""
-
-    def oldest(self, priority: int) -> Record | None:
-        """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
-        found = [r for r in self.rows if r.priority == priority and (self.rows.one or r is self.rows.reader)]
-        waits = self.waiting.oldest(priority, self.room)
-        if waits is not None:
-            found.append(waits)
-        return min(found, key=lambda r: r.arrival_key, default=None)
-
-
-@frozen
-class Kinds:
-    """Who could use the place: one that has to read, one that answers."""
-
-    reads: bool
-    answers: bool
-
-
-@frozen
-class Move:
-    """One change to who runs."""
-
-    starts: Record
-    parks: Record | None
-    reason: str
+from strata.scheduling.view import Due, Move, Offer, View
+from strata.scheduling.waiting import EITHER, Kinds
 
 
 def next_move(view: View) -> Move | None:
     """The next change to who runs, or None if all stays as it is.  Whoever starts by it has yet to run a slice."""
     move = _into_free_row(view)
-    if move is None and view.settings.preempt is not Preempt.OFF:
-        move = _into_readers_place(view) or _into_answers_place(view)
+    if move is None:
+        move = next((offer.move for offer in _displacements(view) if offer.at <= view.now), None)
     return move
 
 
 def reader_should_stop(view: View) -> bool:
     """Whether the reader would give way if it stood at the end of its chunk."""
-    reader = view.rows.reader
-    if reader is None or view.settings.preempt is not Preempt.CHUNK:
-        return False
-    return _takes_place_of(reader, view, Kinds(reads=True, answers=view.rows.one)) is not None
+    return any(offer.at <= view.now for offer in _at_chunk_end(view))
+
+
+def changes_at(view: View) -> float:
+    """When time alone will bring the next move, or make the reader stop at its chunk's end; inf if it will not."""
+    times = (offer.at for offers in (_displacements, _at_chunk_end) for offer in offers(view))
+    return min((at for at in times if at > view.now), default=inf)
 
 
 def lacks_only_pages(view: View) -> Record | None:
@@ -92,35 +57,81 @@ def _into_free_row(view: View) -> Move | None:
     if not view.rows.free:
         return None
     kinds = Kinds(reads=view.rows.reader is None, answers=True)
+    if (aged := first_by_age(view, kinds)) is not None:
+        return aged
     for priority in view.waiting.priorities:
         if (found := _first(view, priority, kinds)) is not None:
             return Move(found[0], None, found[1])
     return None
 
 
-def _into_readers_place(view: View) -> Move | None:
+def _displacements(view: View) -> Iterator[Offer]:
+    """Those that could be made now, were it their time; the first whose time has come is made."""
+    if view.settings.preempt is Preempt.OFF:
+        return
     reader = view.rows.reader
-    if reader is None or not reader.slices:
-        return None
-    if view.settings.preempt is Preempt.CHUNK and not view.at_chunk_end:
-        return None
+    if reader is not None and reader.slices and (view.settings.preempt is Preempt.SLICE or view.at_chunk_end):
+        yield from _take_place_of(reader, view, _readers_place(view))
+    if not view.rows.free:
+        yield from _take_row(view, Kinds(reads=reader is None, answers=True))
+
+
+def _take_row(view: View, kinds: Kinds) -> Iterator[Offer]:
+    """Every row is taken: who takes that of one that answers."""
+    # Before all that equals do: their turns would leave no quantum to age by.
+    yield from rows_by_age(view, kinds, spared=_is_nearly_done)
+    for last in _last_answers(view):
+        if last.slices:
+            yield from _take_place_of(last, view, kinds)
+    if not view.rows.one:
+        yield from _rotate(view, kinds)
+
+
+def _last_answers(view: View) -> Iterator[Record]:
+    """Those that answer, from the last in rank to the first that nothing protects."""
+    for record in reversed(view.rows.answers):
+        yield record
+        if not record.is_protected(view.now):
+            return
+
+
+def _at_chunk_end(view: View) -> Iterator[Offer]:
+    """What the reader gives way to at the end of its chunk, with `preempt = chunk`."""
+    reader = view.rows.reader
+    if reader is not None and view.settings.preempt is Preempt.CHUNK:
+        yield from _take_place_of(reader, view, _readers_place(view))
+
+
+def _readers_place(view: View) -> Kinds:
     # What answers wants a row and not the reader's place, unless they are the same.
-    return _takes_place_of(reader, view, Kinds(reads=True, answers=view.rows.one))
+    return EITHER if view.rows.one else Kinds(reads=True, answers=False)
 
 
-def _into_answers_place(view: View) -> Move | None:
-    last = view.rows.last
-    if last is None or view.rows.free or not last.slices:
-        return None
-    return _takes_place_of(last, view, Kinds(reads=view.rows.reader is None, answers=True))
-
-
-def _takes_place_of(runs: Record, view: View, kinds: Kinds) -> Move | None:
+def _take_place_of(runs: Record, view: View, kinds: Kinds) -> Iterator[Offer]:
     for reason, rule in RULES.items():
-        waits = rule(runs, view, kinds)
-        if waits is not None:
-            return Move(waits, runs, reason)
-    return None
+        if (due := rule(runs, view, kinds)) is not None:
+            yield Offer(Move(due.waits, runs, reason), due.at)
+
+
+def _rotate(view: View, kinds: Kinds) -> Iterator[Offer]:
+    """R3.4 for several rows: who has waited longest, in the place of who has answered longest."""
+    for priority in view.waiting.priorities:
+        waits = _next_in_turn(priority, view, kinds)
+        runs = None if waits is None else _answers_longest(waits, view)
+        if waits is not None and runs is not None:
+            yield Offer(Move(waits, runs, "turn"), _turn_at(waits, runs, view))
+
+
+def _answers_longest(waits: Record, view: View) -> Record | None:
+    """Of its priority the one that has had its row the longest, of those that may have to give it up.
+
+    The oldest keeps its row: so each ends at last, however many come after it.
+    """
+    answers = [r for r in view.rows.answers if r.priority == waits.priority]
+    if answers and answers[0].rank < waits.rank:
+        del answers[0]
+    found = (r for r in answers if r.slices and not _is_spared(r, view))
+    return min(found, key=lambda r: (r.runs_since, r.seq), default=None)
 
 
 # -- R2: who is first -----------------------------------------------------------------------------------------------
@@ -128,7 +139,7 @@ def _takes_place_of(runs: Record, view: View, kinds: Kinds) -> Move | None:
 
 def _first(view: View, priority: int, kinds: Kinds) -> tuple[Record, str] | None:
     """Of one priority the oldest that could run, or a shorter one that may pass it; and why that one."""
-    oldest = view.waiting.oldest(priority, view.room, reads=kinds.reads, answers=kinds.answers)
+    oldest = view.waiting.oldest(priority, view.room, kinds)
     if oldest is None:
         return None
     if kinds.reads and (shorter := _passes(oldest, view)) is not None:
@@ -147,24 +158,25 @@ def _passes(oldest: Record, view: View) -> Record | None:
 # -- R3: who gives way ----------------------------------------------------------------------------------------------
 
 
-def _level(runs: Record, view: View, kinds: Kinds) -> Record | None:
+def _level(runs: Record, view: View, kinds: Kinds) -> Due | None:
     """R3.1: one of a higher priority."""
     for priority in view.waiting.priorities:
         if priority <= runs.priority:
             break
         if (found := _first(view, priority, kinds)) is not None:
-            return found[0]
+            return Due(found[0], protected_until(runs, found[0], view))
     return None
 
 
-def _short(runs: Record, view: View, kinds: Kinds) -> Record | None:
+def _short(runs: Record, view: View, kinds: Kinds) -> Due | None:
     """R3.2: the shortest equal, while the purse lasts."""
     if not kinds.reads or _is_spared(runs, view):
         return None
-    return _shorter(runs, view)
+    shorter = _shorter(runs, view)
+    return None if shorter is None else Due(shorter, protected_until(runs, shorter, view))
 
 
-def _purse(runs: Record, view: View, kinds: Kinds) -> Record | None:
+def _purse(runs: Record, view: View, kinds: Kinds) -> Due | None:
     """R3.3: the oldest, once it was passed for long enough."""
     if not view.purses.is_spent(runs.priority) or _is_spared(runs, view):
         return None
@@ -172,15 +184,39 @@ def _purse(runs: Record, view: View, kinds: Kinds) -> Record | None:
     if oldest is None or oldest not in view.waiting:
         return None
     fits = kinds.reads if oldest.reads else kinds.answers
-    return oldest if fits and oldest.rank < runs.rank else None
+    return Due(oldest) if fits and oldest.rank < runs.rank else None
 
 
-RULES: Final[Mapping[str, Callable[[Record, View, Kinds], Record | None]]] = {
+def _turn(runs: Record, view: View, kinds: Kinds) -> Due | None:
+    """R3.4: the oldest after a while; if that is the one that runs, who has waited longest, while the purse lasts."""
+    if not (runs.reads or view.rows.one) or _is_spared(runs, view):
+        return None
+    waits = view.waiting.oldest(runs.priority, view.room, kinds)
+    if waits is not None and waits.rank > runs.rank:
+        may_pass = view.purses.may_pass(runs.priority)
+        waits = _next_in_turn(runs.priority, view, kinds) if may_pass else None
+    return None if waits is None else Due(waits, _turn_at(waits, runs, view))
+
+
+RULES: Final[Mapping[str, Callable[[Record, View, Kinds], Due | None]]] = {
     "level": _level,
     "short": _short,
     "purse": _purse,
+    "turn": _turn,
 }
-"""By the reason that is recorded.  The first that names somebody decides."""
+"""By the reason that is recorded.  The first that names somebody whose time has come decides."""
+
+
+def _turn_at(waits: Record, runs: Record, view: View) -> float:
+    settings = view.settings
+    return max(runs.runs_since + settings.quantum_s, waits.waits_since + settings.turn_wait_s)
+
+
+def _next_in_turn(priority: int, view: View, kinds: Kinds) -> Record | None:
+    """Who has waited longest; of those queued only while not too many prompts are half read (`open_reads`)."""
+    reader = view.rows.reader
+    half_read = view.waiting.half_read(priority) + (reader is not None and reader.priority == priority)
+    return view.waiting.longest(priority, view.room, kinds, queued=half_read < view.settings.open_reads)
 
 
 def _shorter(than: Record, view: View) -> Record | None:

@@ -7,9 +7,10 @@ docs/scheduling.md.
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from strata.config import SchedulerSettings
-from strata.errors import IllegalTransition, Overloaded, PromptTooLong, StrataError
+from strata.errors import IllegalTransition, StrataError
 from strata.messages import (
     Cancelled,
     ChunkRead,
@@ -25,16 +26,18 @@ from strata.messages import (
     Seq,
     Step,
 )
+from strata.scheduling.admission import Admission
 from strata.scheduling.decision import Decision, Statistics
 from strata.scheduling.lifecycle import Change, Event, State
 from strata.scheduling.pace import Pace
 from strata.scheduling.pages import Pages
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
-from strata.scheduling.record import Record, must_be_whole
+from strata.scheduling.record import Protection, Record, must_be_whole
 from strata.scheduling.rows import Rows
-from strata.scheduling.rules import Move, View, lacks_only_pages, next_move, reader_should_stop
+from strata.scheduling.rules import changes_at, lacks_only_pages, next_move, reader_should_stop
 from strata.scheduling.steps import Steps
+from strata.scheduling.view import Move, View
 from strata.scheduling.waiting import Room, Waiting
 
 
@@ -47,18 +50,20 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, workspaces: int = 2) -> None:
         self._settings = settings
-        self._page_tokens = page_tokens
         self._workspaces = workspaces
         self._pages = Pages(pages)
         self._waiting = Waiting()
         self._rows = Rows(settings.max_running)
         self._purses = Purses(share=settings.order_share, burst_s=settings.pass_burst_s)
         self._pace = Pace()
+        self._admission = Admission(settings, self._waiting, self._pace, pages=pages, page_tokens=page_tokens)
         self._steps = Steps(read_share=settings.read_share)
         self._records: dict[Seq, Record] = {}
         self._started: dict[Seq, Record] = {}
         # Queued, and was once first in rank and short of pages only: since when.
         self._blocked: dict[Seq, float] = {}
+        # By priority, when one of it last started by its age.
+        self._aged: dict[int, float] = {}
         self._closes: list[Seq] = []
         self._ended: dict[Seq, tuple[Record, Outcome]] = {}
         self._taken: dict[Seq, Record] = {}
@@ -66,7 +71,6 @@ class Scheduler:
         self._withdrawn = Recent()
         self._parks: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
         self._resumes = 0
 
     def __repr__(self) -> str:
@@ -96,10 +100,8 @@ class Scheduler:
             return
         if seq in self._records or seq in self._past:
             raise IllegalTransition(f"sequence {seq} can't be submitted twice")
-        worst = self._pages_for(prompt_tokens + max_tokens)
         try:
-            self._refuse_what_never_fits(worst, prompt_tokens, max_tokens)
-            self._refuse_beyond_the_queue(prompt_tokens)
+            worst = self._admission.admit(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         except StrataError:
             self._past.add(seq)
             raise
@@ -213,13 +215,22 @@ class Scheduler:
 
     def decide(self, now: float) -> Decision:
         """What the engine is to do from its next boundary on.  Asking again changes nothing (R1)."""
+        self._end_what_waited_too_long(now)
         opens, parks = self._arrange(now)
         closes, self._closes = tuple(self._closes), []
         grants = tuple(grant for record in self._rows if (grant := self._grant(record)) is not None)
         step = self._steps.say(self._step(now), parks=parks, now=now)
-        # Nothing that is decided by the rules so far changes by time alone: that somebody was passed for `bypass_s`
-        # only keeps others from starting, and they start when something happened.
-        return Decision(step=step, opens=opens, grants=grants, closes=closes, wake_at=None)
+        return Decision(step=step, opens=opens, grants=grants, closes=closes, wake_at=self._wake_at(now))
+
+    def _wake_at(self, now: float) -> float | None:
+        """The earliest time at which time alone may change the answer."""
+        times = [changes_at(self._view(now)), self._admission.overdue_at(), *map(self._passed_at, self._blocked)]
+        return min((at for at in times if now < at < inf), default=None)
+
+    def _end_what_waited_too_long(self, now: float) -> None:
+        while (overdue := self._admission.overdue(now)) is not None:
+            record, error = overdue
+            self._end(record, Failed(error), now)
 
     def _arrange(self, now: float) -> tuple[tuple[Seq, ...], bool]:
         """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
@@ -240,7 +251,7 @@ class Scheduler:
         if (parks := move.parks) is not None:
             self._rows.leave(parks)
             parks.change(Event.PARKED, move.reason, now)
-            parks.may_pass = parks.may_pass and move.reason != "purse"
+            parks.may_pass = parks.may_pass and move.reason not in ("purse", "turn")
             self._parks[move.reason] += 1
             self._waiting.add(parks)
         starts = move.starts
@@ -253,9 +264,18 @@ class Scheduler:
         else:
             starts.change(Event.RESUMED, move.reason, now)
             self._resumes += 1
-        starts.placed, starts.slices = self._steps.next_n, 0
+        starts.placed, starts.runs_since, starts.slices = self._steps.next_n, now, 0
+        starts.protection = self._protection(move, now)
         starts.short = starts.is_short(self._settings)
         self._rows.take(starts)
+
+    def _protection(self, move: Move, now: float) -> Protection | None:
+        if move.past is not None:
+            self._aged[move.starts.priority] = now
+            return Protection(now + self._settings.quantum_s, move.past)
+        # An equal that takes over by its purse goes on with the quantum that its priority has by age.
+        equal = move.parks is not None and move.parks.priority == move.starts.priority
+        return move.parks.protection if move.parks is not None and equal else None
 
     def _step(self, now: float) -> Step:
         reader = self._rows.reader
@@ -282,9 +302,9 @@ class Scheduler:
         """Pages up to the end of the chunk after this one; for an answer one page more than its next token needs."""
         if record.reads:
             end = min(record.prompt_tokens, record.chunk_end + record.chunk_tokens)
-            goal = self._pages_for(end) + (end == record.prompt_tokens)
+            goal = self._admission.pages_for(end) + (end == record.prompt_tokens)
         else:
-            goal = self._pages_for(record.prompt_tokens + record.written) + 1
+            goal = self._admission.pages_for(record.prompt_tokens + record.written) + 1
         held = self._pages.count(record.seq)
         if record.wants_since is not None:
             goal, record.wants_since = max(goal, held + 1), None
@@ -331,7 +351,7 @@ class Scheduler:
             parks=dict(self._parks),
             resumes=self._resumes,
             ended=dict(self._outcomes),
-            refused=dict(self._refused),
+            refused=dict(self._admission.refused),
             read_tokens=self._pace.read_tokens,
             written_tokens=self._pace.written_tokens,
             engine_s=self._pace.engine_s,
@@ -343,33 +363,6 @@ class Scheduler:
         )
 
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _pages_for(self, tokens: int) -> int:
-        return -(-tokens // self._page_tokens)
-
-    def _refuse_what_never_fits(self, worst: int, prompt_tokens: int, max_tokens: int) -> None:
-        if worst <= self._pages.total:
-            return
-        self._refused["too long"] += 1
-        tokens, limit = prompt_tokens + max_tokens, self._pages.total * self._page_tokens
-        raise PromptTooLong(
-            f"the prompt has {prompt_tokens} tokens and its answer may have {max_tokens}, {tokens} together; "
-            f"all pages hold {limit}",
-            tokens=tokens,
-            limit=limit,
-        )
-
-    def _refuse_beyond_the_queue(self, prompt_tokens: int) -> None:
-        queued, tokens = self._waiting.queued, self._waiting.queued_tokens
-        # A single prompt is never too much for an empty queue.
-        too_many = queued >= self._settings.max_queued
-        too_much = queued > 0 and tokens + prompt_tokens > self._settings.max_queued_tokens
-        if too_many or too_much:
-            self._refused["overloaded"] += 1
-            raise Overloaded(
-                f"{queued} requests with {tokens} tokens are queued already",
-                retry_after_s=self._pace.retry_after_s(tokens),
-            )
 
     def _find(self, seq: Seq) -> Record | None:
         record = self._records.get(seq) or self._taken.get(seq)
@@ -385,17 +378,21 @@ class Scheduler:
     def _view(self, now: float) -> View:
         reader = self._rows.reader
         at_end = reader is not None and not reader.done and self._steps.stops_at(reader.seq, reader.position)
-        return View(self._settings, self._rows, self._waiting, self._purses, self._room(now), at_end)
+        return View(now, self._settings, self._rows, self._waiting, self._purses, self._room(now), self._aged, at_end)
 
     def _room(self, now: float) -> Room:
         pages = self._pages.room
         # Once it fits it waits like all others, and only its purse says who may pass.
         passed = (
             blocked.rank
-            for seq, since in self._blocked.items()
-            if now - since >= self._settings.bypass_s and (blocked := self._records[seq]).worst > pages
+            for seq in self._blocked
+            if now >= self._passed_at(seq) and (blocked := self._records[seq]).worst > pages
         )
         return Room(pages, before=min(passed, default=None))
+
+    def _passed_at(self, seq: Seq) -> float:
+        """When this one, that lacks only pages, was passed for long enough."""
+        return self._blocked[seq] + self._settings.bypass_s
 
     def _unfile(self, record: Record) -> bool:
         """Take it out of those that wait, if it does: what it is filed under changes."""

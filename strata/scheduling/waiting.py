@@ -1,4 +1,4 @@
-"""Who waits, in the order of R2: by priority, then by arrival or by need.  Knows no rule of who may pass whom.
+"""Who waits, by priority, then by arrival (R2), by need, or by how long.  Knows no rule of who may pass whom.
 
 Keys are static while a request waits, so that a look costs the logarithm of how many wait, and the passing of time
 costs nothing.
@@ -32,6 +32,17 @@ class Room:
 ANY_ROOM: Final = Room(float("inf"))
 
 
+@frozen
+class Kinds:
+    """Who could use a place: one that has to read, one that answers."""
+
+    reads: bool
+    answers: bool
+
+
+EITHER: Final = Kinds(reads=True, answers=True)
+
+
 @define
 class _Level:
     """Those of one priority."""
@@ -42,8 +53,10 @@ class _Level:
     """Parked, with some of the prompt to read."""
     reads_by_need: Ordered = field(factory=Ordered)
     """Queued and parked ones that may pass are found by need; who was sent back once is not here."""
+    reads_by_wait: Ordered = field(factory=Ordered)
     answers: Ordered = field(factory=Ordered)
     """Parked, with the prompt read."""
+    answers_by_wait: Ordered = field(factory=Ordered)
 
     def __len__(self) -> int:
         return len(self.queued) + len(self.reads) + len(self.answers)
@@ -86,10 +99,12 @@ class Waiting:
                 self.queued_tokens += record.prompt_tokens
             case State.PARKED_READING:
                 level.reads.add(record.arrival_key, 0)
+                level.reads_by_wait.add(record.wait_key, 0)
                 if record.may_pass:
                     self._file(record, level.reads_by_need, 0)
             case _:
                 level.answers.add(record.arrival_key, 0)
+                level.answers_by_wait.add(record.wait_key, 0)
 
     def remove(self, record: Record) -> None:
         """Must be called before its state changes."""
@@ -103,8 +118,10 @@ class Waiting:
                 self.queued_tokens -= record.prompt_tokens
             case State.PARKED_READING:
                 level.reads.remove(record.arrival_key)
+                level.reads_by_wait.remove(record.wait_key)
             case _:
                 level.answers.remove(record.arrival_key)
+                level.answers_by_wait.remove(record.wait_key)
         if need_key is not None:
             (level.queued_by_need if record.state is State.QUEUED else level.reads_by_need).remove(need_key)
         if not level:
@@ -116,18 +133,40 @@ class Waiting:
         level = self._levels.get(priority)
         return None if level is None else self._record(level.queued.first(ANY_ROOM.pages))
 
-    def oldest(self, priority: int, room: Room, *, reads: bool = True, answers: bool = True) -> Record | None:
-        """The oldest that could run: of those that have to read, of the parked answers, or of both."""
+    def first_queued(self) -> Record | None:
+        """The oldest of all that are queued, whatever their priority."""
+        heads = (self.head(priority) for priority in self._priorities)
+        return min((head for head in heads if head is not None), key=_by_arrival, default=None)
+
+    def oldest(self, priority: int, room: Room, kinds: Kinds = EITHER) -> Record | None:
+        """The oldest that could run."""
         level = self._levels.get(priority)
         if level is None:
             return None
         found: list[Record | None] = []
-        if reads:
-            found.append(self._admitted(level.queued, room))
-            found.append(self._record(level.reads.first(0)))
-        if answers:
+        if kinds.reads:
+            found += self._admitted(level.queued, room), self._record(level.reads.first(0))
+        if kinds.answers:
             found.append(self._record(level.answers.first(0)))
         return min((r for r in found if r is not None), key=_by_arrival, default=None)
+
+    def longest(self, priority: int, room: Room, kinds: Kinds = EITHER, *, queued: bool = True) -> Record | None:
+        """Who has waited the longest of those that could run, the queued ones among them or not."""
+        level = self._levels.get(priority)
+        if level is None:
+            return None
+        found: list[Record | None] = []
+        if kinds.reads:
+            # A queued one waits since its arrival.
+            found += self._admitted(level.queued, room) if queued else None, self._record(level.reads_by_wait.first(0))
+        if kinds.answers:
+            found.append(self._record(level.answers_by_wait.first(0)))
+        return min((r for r in found if r is not None), key=_by_wait, default=None)
+
+    def half_read(self, priority: int) -> int:
+        """How many are parked with some of their prompt to read."""
+        level = self._levels.get(priority)
+        return 0 if level is None else len(level.reads)
 
     def shortest(self, priority: int, room: Room) -> Record | None:
         """Of those that have to read and may pass, and could run, the one with the least to read."""
@@ -165,6 +204,10 @@ class Waiting:
 
 def _by_arrival(record: Record) -> Key:
     return record.arrival_key
+
+
+def _by_wait(record: Record) -> Key:
+    return record.wait_key
 
 
 def _by_need(record: Record) -> Key:

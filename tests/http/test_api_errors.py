@@ -23,6 +23,7 @@ from strata.errors import (
     StartError,
     StrataError,
     UnknownRequest,
+    WaitedTooLong,
 )
 from strata.http.errors import TABLE, BodyTooLarge, Forbidden, Unauthorised, UnsupportedMedia, refusal
 
@@ -40,6 +41,7 @@ ROWS = [
     (Overloaded("m", retry_after_s=2.2), 429, "overloaded", None, None),
     (EngineUnavailable("m"), 503, "engine_unavailable", None, None),
     (ShuttingDown("m"), 503, "shutting_down", None, None),
+    (WaitedTooLong("m"), 503, "try_again", None, None),
     (SequenceFailed("m"), 500, "internal_error", None, "sequence_failed"),
     (InternalError("m", error_id="err-1"), 500, "internal_error", None, "err-1"),
     (NotFound(), 404, "not_found_error", None, None),

@@ -324,6 +324,8 @@ class Desk:
         """What became of whom, in order: `parked`, `reading`, ..."""
         self.tokens: dict[Seq, list[int]] = {}
         self.steps: list[Step] = []
+        self.wake_at: float | None = None
+        """When the scheduler wants to be asked again."""
         self._seen: dict[Seq, int] = {}
         self._numbers = iter(range(1, 1_000_000))
 
@@ -379,6 +381,7 @@ class Desk:
 
     def decide(self) -> Decision:
         decision = self.scheduler.decide(self.now)
+        self.wake_at = decision.wake_at
         for seq in decision.closes:
             self.engine.tell(Close(seq))
         for seq in decision.opens:

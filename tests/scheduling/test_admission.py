@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import nextafter
+
 import pytest
 from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import IllegalTransition, InvalidRequest, Overloaded, PromptTooLong
-from strata.messages import Completed, Seq
+from strata.errors import IllegalTransition, InvalidRequest, Overloaded, PromptTooLong, WaitedTooLong
+from strata.messages import Completed, Failed, Seq
+from strata.scheduling import Decision
 
 
 def desk(*, pages: int = 40, **named: object) -> Desk:
@@ -179,3 +182,46 @@ def test_how_many_are_ahead_is_the_order_that_stands():
     assert [ahead(seq) for seq in (running, second, third, above)] == [0, 2, 3, 0]
     house.withdraw(second)
     assert ahead(third) == 2
+
+
+def test_one_that_was_queued_for_max_wait_s_is_told_to_come_again_by_time_alone():
+    """R1: at its time and not before; what has started stays, however long it is parked."""
+    house = desk(pages=200, max_running=1, max_wait_s=3.0)
+    runs = house.submit(600, 40)
+    house.run(2)
+    above = house.submit(600, 40, priority=1)
+    late = house.submit(500, 40, arrived=-0.5)
+    house.run(2)
+    assert parked(house, runs)
+    assert house.wake_at == 2.5
+    house.engine.now = nextafter(2.5, 0)
+    assert house.decide() == Decision(wake_at=2.5)
+    house.engine.now = 2.5
+    assert house.decide().wake_at is None
+    outcome = house.ended[late].outcome
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, WaitedTooLong)
+    assert "3.0 s, and at most 3 s" in str(outcome.error)
+    assert outcome.error.retry_after_s >= 1.0
+    house.engine.now = 100.0
+    house.decide()
+    house.run()
+    assert {house.ended[seq].outcome for seq in (runs, above)} == {Completed("stop")}
+
+
+def test_all_that_waited_too_long_end_at_once_and_make_room_in_the_queue():
+    house = desk(max_running=1, max_wait_s=1.0, max_queued=3)
+    house.submit(600, 40)
+    for priority in (0, 1, -1):
+        house.submit(300, 4, priority=priority)
+    with pytest.raises(Overloaded):
+        house.submit(30, 4)
+    house.engine.now = 1.5
+    house.decide()
+    assert house.scheduler.statistics(house.now).queued == 0
+    assert house.scheduler.statistics(house.now).ended == {"failed": 3}
+    house.submit(30, 4)
+
+
+def parked(house: Desk, seq: Seq) -> bool:
+    return (house.state(seq) or "").startswith("parked")

@@ -354,7 +354,7 @@ def test_the_oldest_takes_the_engine_back_once_it_was_passed_for_long_enough():
 
 def test_a_read_that_had_its_turn_does_not_pass_again():
     """R3.2: though the purse has something in it soon after, and it has far less to read."""
-    house = desk(pass_burst_s=0.2, finish_tokens=0)
+    house = desk(pass_burst_s=0.2, finish_tokens=0, turn_wait_s=1000.0)
     long = house.submit(6000, 4)
     house.run(4)
     passes = house.submit(2500, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import nextafter
 
 from attrs import evolve, frozen
 from hypothesis import settings
@@ -11,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model_engine import Asked, Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import EngineUnavailable, Overloaded
-from strata.messages import ChunkRead, Completed, Decoded, FromEngine, Progress, Seq, Took
+from strata.errors import EngineUnavailable, Overloaded, WaitedTooLong
+from strata.messages import ChunkRead, Completed, Decoded, Failed, FromEngine, Progress, Seq, Took
 from strata.scheduling import Change, Decision
 
-STARTS = {"rank", "level", "short", "purse"}
+STARTS = {"rank", "level", "short", "purse", "turn", "aged"}
 TINY = 1e-9
 
 
@@ -30,6 +31,11 @@ class WatchedDesk(Desk):
         self.ran: dict[Seq, int] = {}
         """Slices and steps under the step that placed it, or a newer one."""
         self.placed: dict[Seq, int] = {}
+        self.runs_since: dict[Seq, float] = {}
+        self.waits_since: dict[Seq, float] = {}
+        self.aged: dict[Seq, tuple[float, int]] = {}
+        """Those that run by their age: since when, and past which priority at least."""
+        self.last_aged: dict[int, float] = {}
         self.in_force = 0
 
     def decide(self) -> Decision:
@@ -101,18 +107,46 @@ class WatchedDesk(Desk):
             assert any(self.holds(reason, seq, runs, states, purses) for seq in takers)
         for seq, reason in placed.items():
             if reason in STARTS:
-                self.placed[seq], self.ran[seq] = self.steps[-1].n, 0
+                self.placed[seq], self.ran[seq], self.runs_since[seq] = self.steps[-1].n, 0, self.now
+        self.age_pays_one_quantum(placed, states)
+        self.waits_since |= dict.fromkeys(parked, self.now)
         for seq in self.live:
             parks = self.scheduler.figures(seq, self.now).parks
             if self.settings.max_parks:
-                assert parks.get("short", 0) + parks.get("purse", 0) <= self.settings.max_parks
+                assert sum(parks.get(by, 0) for by in ("short", "purse", "turn")) <= self.settings.max_parks
+
+    def age_pays_one_quantum(self, placed: dict[Seq, str], states: dict[Seq, str | None]) -> None:
+        """R5: of each priority one at a time, after it has waited for each level between."""
+        for seq, reason in placed.items():
+            if reason in STARTS:
+                self.aged.pop(seq, None)
+            if reason != "aged":
+                continue
+            priority = self.asked[seq].priority
+            above = [self.asked[o].priority for o in self.live if self.asked[o].priority > priority and o in states]
+            since = max(self.waited_since(seq), self.last_aged.get(priority, -1e9))
+            assert self.now - since >= self.settings.age_every_s * min(p - priority for p in above) - TINY
+            self.last_aged[priority] = self.now
+            self.aged[seq] = (self.now, min(above))
+
+    def waited_since(self, seq: Seq) -> float:
+        return self.waits_since.get(seq, self.asked[seq].arrived)
+
+    def is_protected(self, seq: Seq) -> bool:
+        since, _ = self.aged.get(seq, (-1e9, 0))
+        return self.now < since + self.settings.quantum_s - TINY
 
     def holds(
         self, reason: str, waits: Seq, runs: Seq, states: dict[Seq, str | None], purses: dict[int, float]
     ) -> bool:
         taker, gives = self.asked[waits], self.asked[runs]
         if reason == "level":
-            return taker.priority > gives.priority
+            pressing = self.now - self.waited_since(waits) >= self.settings.turn_wait_s - TINY
+            above_all = pressing and taker.priority > self.aged.get(runs, (0.0, 0))[1]
+            return taker.priority > gives.priority and (above_all or not self.is_protected(runs))
+        has_run = self.now - self.runs_since[runs] >= self.settings.quantum_s - TINY
+        if reason == "aged":
+            return taker.priority < gives.priority and states[runs] == "decoding" and has_run
         purse, burst = purses.get(gives.priority, self.settings.pass_burst_s), self.settings.pass_burst_s
         written = len(self.tokens.get(runs, ()))
         spared = states[runs] == "decoding" and gives.max_tokens - written <= self.settings.finish_tokens
@@ -120,8 +154,14 @@ class WatchedDesk(Desk):
             return False
         if reason == "purse":
             return purse <= -burst and self.rank(waits) < self.rank(runs)
+        if reason == "turn":
+            has_waited = self.now - self.waited_since(waits) >= self.settings.turn_wait_s - TINY
+            younger = self.rank(runs) < self.rank(waits)
+            paid = purse > 0 or (states[runs] == "decoding" and self.settings.max_running > 1)
+            return has_run and has_waited and (paid or not younger)
         shorter = 2 * self.need(waits) <= self.need(runs) if states[runs] == "reading" else self.all_rows_ran(states)
-        return purse > 0 and states[waits] in ("queued", "parked (reading)") and shorter
+        unprotected = not self.is_protected(runs)
+        return purse > 0 and states[waits] in ("queued", "parked (reading)") and shorter and unprotected
 
     def all_rows_ran(self, states: dict[Seq, str | None]) -> bool:
         return sum(state in ("reading", "decoding") for state in states.values()) == self.settings.max_running
@@ -182,6 +222,11 @@ class Walk(RuleBasedStateMachine):
                 "min_park_tokens": st.sampled_from([0, 0, 70]),
                 "max_parks": st.sampled_from([0, 0, 2]),
                 "bypass_s": st.sampled_from([0.0, 0.5, 30.0]),
+                "quantum_s": st.sampled_from([0.0, 0.1, 0.5, 5.0]),
+                "turn_wait_s": st.sampled_from([0.0, 0.05, 0.4]),
+                "open_reads": st.sampled_from([1, 2, 4]),
+                "age_every_s": st.sampled_from([0.05, 0.5, 30.0]),
+                "max_wait_s": st.sampled_from([None, None, 0.4, 5.0]),
             }
         ),
         slices=st.sampled_from([1, 2, 4]),
@@ -239,7 +284,7 @@ class Walk(RuleBasedStateMachine):
         others = {other: self.desk.state(other) for other in self.desk.live if other != seq}
         assert self.desk.withdraw(seq, Completed("stop") if stop else None)
         assert seq in self.desk.ended
-        assert set(others) == set(self.desk.live)
+        self.only_those_who_waited_too_long_are_gone(set(others))
 
     @precondition(lambda self: self.desk.ended)
     @rule(data=st.data())
@@ -268,6 +313,20 @@ class Walk(RuleBasedStateMachine):
         self.desk.decide()
         assert self.desk.scheduler.statistics(self.desk.now).purses == before
 
+    @precondition(lambda self: self.desk.wake_at is not None)
+    @rule(part=st.floats(0, 1, exclude_max=True))
+    def the_schedulers_time_comes(self, part: float) -> None:
+        desk = self.desk
+        wake_at = desk.wake_at
+        assert wake_at is not None
+        if wake_at <= desk.now:
+            return
+        for before in (desk.now + part * (wake_at - desk.now), nextafter(wake_at, desk.now)):
+            desk.engine.now = max(desk.now, min(before, nextafter(wake_at, desk.now)))
+            assert desk.decide() == Decision(wake_at=wake_at), "time alone changed the answer before its time"
+        desk.engine.now = wake_at
+        assert desk.decide().wake_at != wake_at
+
     @precondition(lambda self: self.desk.engine.sequences)
     @rule(data=st.data())
     def one_sequence_fails(self, data: st.DataObject) -> None:
@@ -279,7 +338,17 @@ class Walk(RuleBasedStateMachine):
             return
         queued = {seq for seq in self.desk.live if self.desk.state(seq) == "queued"}
         self.desk.die(EngineUnavailable("the engine died"))
-        assert set(self.desk.live) == queued
+        self.only_those_who_waited_too_long_are_gone(queued)
+
+    def only_those_who_waited_too_long_are_gone(self, before: set[Seq]) -> None:
+        assert set(self.desk.live) <= before
+        for seq in before - set(self.desk.live):
+            outcome = self.desk.ended[seq].outcome
+            assert isinstance(outcome, Failed)
+            assert isinstance(outcome.error, WaitedTooLong)
+            limit = self.desk.settings.max_wait_s
+            assert limit is not None
+            assert self.desk.now - self.desk.asked[seq].arrived >= limit - TINY
 
     def teardown(self) -> None:
         if not hasattr(self, "desk"):

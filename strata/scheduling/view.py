@@ -1,0 +1,65 @@
+"""What the rules look at, and what they answer with.  Values; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from attrs import frozen
+
+from strata.config import SchedulerSettings
+from strata.scheduling.purse import Purses
+from strata.scheduling.record import Record
+from strata.scheduling.rows import Rows
+from strata.scheduling.waiting import Room, Waiting
+
+
+@frozen
+class View:
+    """All that the rules look at, as it stands."""
+
+    now: float
+    settings: SchedulerSettings
+    rows: Rows
+    waiting: Waiting
+    purses: Purses
+    room: Room
+    aged: Mapping[int, float]
+    """When one of this priority last started by its age (R5)."""
+    at_chunk_end: bool
+    """Whether the reader is known to stand at the end of a chunk, and to begin no other by itself."""
+
+    def oldest(self, priority: int) -> Record | None:
+        """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
+        found = [r for r in self.rows if r.priority == priority and (self.rows.one or r is self.rows.reader)]
+        waits = self.waiting.oldest(priority, self.room)
+        if waits is not None:
+            found.append(waits)
+        return min(found, key=lambda r: r.arrival_key, default=None)
+
+
+@frozen
+class Move:
+    """One change to who runs."""
+
+    starts: Record
+    parks: Record | None
+    reason: str
+    past: int | None = None
+    """The priority past which it aged, where that is the reason."""
+
+
+@frozen
+class Due:
+    """Who may take the place of another, and the time from which on (monotonic seconds)."""
+
+    waits: Record
+    at: float = -inf
+
+
+@frozen
+class Offer:
+    """A move, and the time from which on it is to be made."""
+
+    move: Move
+    at: float
