@@ -71,6 +71,17 @@ def test_a_turn_comes_by_time_alone_and_nothing_changes_before(preempt: str):
         assert decision.step.read_until == 128, "at the end of the chunk under way"
 
 
+def test_one_that_has_just_come_waits_for_turn_wait_s_though_the_other_had_its_quantum_long_ago():
+    house = desk()
+    first = house.submit(3000, 4)
+    while house.now < 3 * QUANTUM_S:
+        house.run(1)
+    came = house.now
+    house.submit(1400, 4)
+    assert house.state(first) == "reading"
+    assert house.wake_at == came + WAIT_S
+
+
 def test_nobody_waits_for_a_time_when_nobody_waits_for_a_turn():
     house = desk(max_running=2)
     house.submit(300, 20)
