@@ -29,8 +29,21 @@ class Finding:
 
 @click.command()
 @click.option("--model", type=click.Path(path_type=Path), envvar="STRATA_MODEL", help="A GGUF file to look at.")
+@click.option(
+    "--rates",
+    type=click.FloatRange(min=0, min_open=True),
+    nargs=3,
+    metavar="CHUNK SLICE STEP",
+    help="The engine's longest chunk, slice and decode step (seconds): shows the bound on waiting in seconds.",
+)
 @settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
-def doctor(policy: str, served_name: str | None, model: Path | None, **flags: object) -> int:
+def doctor(
+    policy: str,
+    served_name: str | None,
+    model: Path | None,
+    rates: tuple[float, float, float] | None,
+    **flags: object,
+) -> int:
     """Looks at the machine, the model and the settings; exit code 1 if something needs mending."""
     settings = Settings.of(policy=policy, served_name=served_name, **named(dict(flags)))
     sections = {
@@ -38,6 +51,7 @@ def doctor(policy: str, served_name: str | None, model: Path | None, **flags: ob
         "arithmetic": list(_arithmetic()),
         "model": list(_model(model)),
         f"settings (policy {settings.policy})": list(_settings(settings)),
+        "bound on waiting": list(_bound(settings.scheduler, rates)),
     }
     for title, findings in sections.items():
         click.secho(title, bold=True)
@@ -113,6 +127,14 @@ def _settings(settings: Settings) -> Iterator[Finding]:
             seen.add(field.name)
             changed = "" if value == field.default else f"  (default {_shown(field, field.default)})"
             yield Finding(field.name, f"{_shown(field, value)}{changed}")
+
+
+def _bound(settings: SchedulerSettings, rates: tuple[float, float, float] | None) -> Iterator[Finding]:
+    from strata.scheduling.bound import Rates, lines
+
+    measured = None if rates is None else Rates(chunk_s=rates[0], slice_s=rates[1], step_s=rates[2])
+    for line in lines(settings, measured):
+        yield Finding(line.what, line.formula)
 
 
 def _shown(field: attrs.Attribute[Any], value: Any) -> str:

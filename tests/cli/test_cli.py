@@ -47,6 +47,16 @@ def test_doctor_shows_the_model_and_what_a_flag_changes(
     assert rows["context"].endswith("unset")
 
 
+def test_doctor_shows_how_long_anybody_can_be_made_to_wait(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    """R12: with what is measured by name, or in seconds where it is given."""
+    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--order-share", "0.5")
+    assert "(own work + that of older equals) / 0.5 + 10 s + chunk + 32 steps" in out
+    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--rates", "2", "0.05", "0.1")
+    assert "(own work + that of older equals) / 0.25 + 15.2 s" in out
+
+
 def test_doctor_says_what_to_do_about_a_bad_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"no model")
     code, out, _ = run(capsys, "doctor", "--model", str(tmp_path / "bad.gguf"))
