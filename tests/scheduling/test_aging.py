@@ -89,6 +89,23 @@ def test_an_aged_one_takes_the_row_of_an_answer_that_has_had_its_quantum_by_time
     assert house.state(answer) == "decoding"
 
 
+def test_an_answer_that_has_just_got_its_row_keeps_it_for_a_quantum_however_old_the_one_below():
+    house = desk()
+    first = house.submit(10, 95, priority=1)
+    background = house.submit(1000, 4)
+    while house.now < 1.7:
+        house.run(1)
+    second = house.submit(10, 500, priority=1)
+    house.run(until=first)
+    got_it = house.now
+    assert AGE_S - QUANTUM_S < got_it < AGE_S
+    while not parks(house, second):
+        house.run(1)
+    assert parks(house, second) == {"aged": 1}
+    assert house.state(background) == "reading"
+    assert house.now - got_it == pytest.approx(QUANTUM_S, abs=house.work.step_s)
+
+
 def test_a_read_under_traffic_above_that_never_ends_has_one_quantum_in_every_age():
     """R12: with arrivals that never stop, and the clock starts again when it parks."""
     house = desk()

@@ -82,6 +82,14 @@ def test_one_that_has_just_come_waits_for_turn_wait_s_though_the_other_had_its_q
     assert house.wake_at == came + WAIT_S
 
 
+def test_max_parks_caps_turns_too():
+    """B05: a turn is a park by an equal."""
+    house = desk(max_parks=2)
+    reads = [house.submit(3000, 4), house.submit(3000, 4)]
+    house.run()
+    assert parks(house, reads[0]) == {"turn": 2}
+
+
 def test_nobody_waits_for_a_time_when_nobody_waits_for_a_turn():
     house = desk(max_running=2)
     house.submit(300, 20)
