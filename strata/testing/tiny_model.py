@@ -69,8 +69,9 @@ def write_tiny_model(
 ) -> Path:
     """Write a llama model with random weights to `path` and return it; equal arguments give equal bytes.
 
-    `kind` (`F32`, `F16`, `BF16`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q8_0`) is that of the matrices; `hidden` and `feed_forward` are
-    multiples of 32 where it is a quantised one.  The vocabulary has every byte, a few merges and the tokens `SPECIAL`.
+    `kind` (`F32`, `F16`, `BF16`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q8_0`) is that of the matrices; `hidden` and
+    `feed_forward` are multiples of 32 where it is a quantised one.  The vocabulary has every byte, a few merges and the
+    tokens `SPECIAL`.
     `change` may alter what is about to be written, for files that are wrong on purpose.  The file comes whole or not
     at all.
     """
