@@ -15,6 +15,7 @@ from strata.cli.doctor import doctor
 from strata.cli.pull import pull
 from strata.cli.say import hush_if_broken, say
 from strata.cli.serve import serve
+from strata.cli.simulate import simulate
 from strata.cli.trace import trace
 from strata.errors import StartError
 
@@ -28,7 +29,7 @@ def cli() -> None:
     """Serves a language model from one machine to many clients: a short request never waits for a long one."""
 
 
-for command in (serve, pull, doctor, trace):
+for command in (serve, pull, doctor, trace, simulate):
     cli.add_command(command)
 
 

@@ -24,12 +24,7 @@ def settings_flags(*kinds: type) -> Callable[[Command], Command]:
     """
 
     def decorate(command: Command) -> Command:
-        seen: set[str] = set()
-        fields = [field for kind in kinds for field in attrs.fields(kind)]
-        for field in reversed(fields):
-            if field.name not in seen:
-                seen.add(field.name)
-                command = _flag(field)(command)
+        command = setting_options(*kinds)(command)
         command = click.option("--served-name", envvar="STRATA_SERVED_NAME", help="The model's name at the API.")(
             command
         )
@@ -41,6 +36,21 @@ def settings_flags(*kinds: type) -> Callable[[Command], Command]:
             envvar="STRATA_POLICY",
             help="fifo: whole requests in order.  preempt: one at a time, giving way.  batch: many, giving way.",
         )(command)
+
+    return decorate
+
+
+def setting_options(*kinds: type) -> Callable[[Command], Command]:
+    """Adds one flag for each field of these settings classes, as `settings_flags` has them."""
+
+    def decorate(command: Command) -> Command:
+        seen: set[str] = set()
+        fields = [field for kind in kinds for field in attrs.fields(kind)]
+        for field in reversed(fields):
+            if field.name not in seen:
+                seen.add(field.name)
+                command = _flag(field)(command)
+        return command
 
     return decorate
 

@@ -1,0 +1,208 @@
+"""Facts in sum, and how far an engine may go on before there is anything to decide.  For a simulator.
+
+A real engine says each slice and each step as it comes.  One whose next event can be computed need not: `steady` says
+how far nothing can change by work alone, as `Decision.wake_at` says it of time alone, and `ran` takes all of that work
+at once.  Both give what the single facts would have given, with a decision after each.  Knows no cost and no engine.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from attrs import frozen
+
+from strata.config import Preempt
+from strata.messages import Completed, Ended, Seq
+from strata.scheduling.record import Record
+from strata.scheduling.rules import View
+from strata.scheduling.scheduler import Scheduler
+from strata.scheduling.waiting import Room
+
+
+@frozen(kw_only=True)
+class Span:
+    """Slices and decode steps of one step message, that ran one after another.  Times are in monotonic seconds."""
+
+    rows: tuple[Seq, ...] = ()
+    """Each of them wrote one token in each of the steps."""
+    steps: int = 0
+    steps_s: float = 0.0
+    """Engine time of all of them."""
+    longest_step_s: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    """When the first and the last of the steps were done."""
+    longest_gap_s: float = 0.0
+    """Between two steps in a row."""
+    ended: tuple[Seq, ...] = ()
+    """Those of the rows whose last token was the last that was allowed."""
+    reader: Seq | None = None
+    slices: int = 0
+    slices_s: float = 0.0
+    done: int = 0
+    total: int = 0
+    """Where the reader's chunk stands afterwards.  It is not complete: that is a fact of its own."""
+
+
+@frozen
+class Steady:
+    """While the work stays below this, `decide` says nothing new: nobody else has to be asked in between.
+
+    At least one slice or one step may always run.  Ends, whole prompts and arrivals count as events whatever this says.
+    """
+
+    steps: float = inf
+    slices: float = inf
+    paid_s: float = inf
+    """Engine seconds of who pays from a purse, or earns for it (R2)."""
+    until: float = inf
+    """Monotonic seconds."""
+    chunks: bool = True
+    """Whether a chunk's end, too, is nothing to decide about."""
+
+
+ANY: Final = Steady()
+ONE: Final = Steady(steps=1, slices=1, chunks=False)
+
+
+class SpanScheduler(Scheduler):
+    """A scheduler that also takes spans.  Its rules are the scheduler's own: none of them is written here again."""
+
+    def steady(self, now: float) -> Steady:
+        """How far the engine may go on by itself.  Ask after `decide`."""
+        if not self._waiting:
+            # Every rule is about somebody who waits.
+            return ANY
+        if self._steps.newest.n != self._steps.in_force.n:
+            return ONE
+        settings = self._settings
+        until = self._bypassed_at(now)
+        if settings.preempt is Preempt.OFF:
+            return Steady(until=until)
+        if settings.preempt is Preempt.CHUNK or settings.min_park_tokens:
+            # These look at every position.
+            return ONE
+        view = self._view(now)
+        return Steady(
+            steps=self._steady_steps(),
+            slices=self._steady_slices(),
+            paid_s=self._steady_purse(view),
+            until=until,
+            chunks=False,
+        )
+
+    def take_ended(self) -> tuple[Ended, ...]:
+        """As `Scheduler.take_ended`; often there is nothing to take."""
+        return super().take_ended() if self._ended or self._taken else ()
+
+    def ran(self, span: Span, now: float) -> None:
+        """All that these slices and steps did."""
+        if span.slices:
+            self._read_on(span, now)
+        if span.steps:
+            self._answered(span, now)
+
+    # -- the same answers, at once, where nobody waits or lacks pages -------------------------------------------------
+
+    def _arrange(self, now: float) -> tuple[tuple[Seq, ...], bool]:
+        return super()._arrange(now) if self._waiting else ((), False)
+
+    def _read_until(self, reader: Record, now: float) -> int | None:
+        return super()._read_until(reader, now) if self._waiting else None
+
+    def _pay(self, record: Record, seconds: float, now: float) -> None:
+        if self._waiting:
+            super()._pay(record, seconds, now)
+        else:
+            # Who runs while nobody waits is the oldest.
+            self._purses.earn(record.priority, seconds)
+
+    def _room(self, now: float) -> Room:
+        return super()._room(now) if self._blocked else Room(self._pages.room)
+
+    # -- what would change the answer ---------------------------------------------------------------------------------
+
+    def _bypassed_at(self, now: float) -> float:
+        """When the next of those that lack only pages will have been passed for long enough (R6)."""
+        ends = (since + self._settings.bypass_s for since in self._blocked.values())
+        return min((end for end in ends if end > now), default=inf)
+
+    def _steady_steps(self) -> float:
+        """Until an answer has run at all, can be taken to be longer, or is spared for its end (R3)."""
+        settings, steps = self._settings, inf
+        if self._rows.free:
+            return steps
+        for record in self._rows:
+            if record.reads:
+                continue
+            if not record.slices:
+                return 1
+            changes = (record.max_tokens - settings.finish_tokens, settings.expect_new_tokens)
+            for written in changes[: 1 if record.named_max else 2]:
+                if written > record.written:
+                    steps = min(steps, written - record.written)
+        return steps
+
+    def _steady_slices(self) -> float:
+        """The reader can be displaced from its first slice on, and what is left of a chunk is known after its first."""
+        reader = self._rows.reader
+        return inf if reader is None or (reader.slices and reader.total is not None) else 1
+
+    def _steady_purse(self, view: View) -> float:
+        """Until the purse lets somebody pass, or the oldest gets its turn (R3.2, R3.3)."""
+        payer = self._rows.reader or (self._rows.last if self._rows.one else None)
+        if payer is None:
+            return inf
+        purse, burst, share = self._purses[payer.priority], self._settings.pass_burst_s, self._settings.order_share
+        if view.oldest(payer.priority) is payer:
+            return inf if purse > 0 else -purse * share / (1 - share)
+        return inf if purse <= -burst else purse + burst
+
+    # -- work in sum --------------------------------------------------------------------------------------------------
+
+    def _read_on(self, span: Span, now: float) -> None:
+        record = None if span.reader is None else self._started.get(span.reader)
+        if record is None or not record.reads:
+            return
+        self._pay(record, span.slices_s, now)
+        self._ran_for(record, span.slices, span.slices_s)
+        record.chunk_s += span.slices_s
+        self._pace.read_for(span.slices_s, chunk_s=record.chunk_s)
+        parked = self._unfile(record)
+        record.done, record.total = span.done, span.total
+        if parked:
+            self._waiting.add(record)
+
+    def _answered(self, span: Span, now: float) -> None:
+        pace = self._pace
+        pace.engine_s += span.steps_s
+        pace.longest_step_s = max(pace.longest_step_s, span.longest_step_s)
+        part = span.steps_s / len(span.rows)
+        for seq in span.rows:
+            if (record := self._started.get(seq)) is None:
+                continue
+            if self._rows.one:
+                self._pay(record, part, now)
+            self._ran_for(record, span.steps, part)
+            _write(record, span)
+            pace.written_tokens += span.steps
+        for seq in span.ended:
+            if (record := self._started.get(seq)) is not None:
+                self._end(record, Completed("length"), now)
+
+    def _ran_for(self, record: Record, slices: int, seconds: float) -> None:
+        record.engine_s += seconds
+        if self._steps.has_begun(record.placed):
+            record.slices += slices
+
+
+def _write(record: Record, span: Span) -> None:
+    """As many `Record.wrote`, one after another."""
+    record.written += span.steps
+    if record.last_token_at is None:
+        record.first_token_at = span.first_at
+        record.longest_gap_s = span.longest_gap_s
+    else:
+        record.longest_gap_s = max(record.longest_gap_s, span.first_at - record.last_token_at, span.longest_gap_s)
+    record.last_token_at = span.last_at

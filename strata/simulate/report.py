@@ -1,0 +1,141 @@
+"""What came of a run, in figures: waits and slowdown of short and long requests.  Prints nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, isnan
+from typing import Any, Final
+
+import attrs
+from attrs import frozen
+
+from strata.config import SchedulerSettings
+from strata.simulate.cost import CostModel
+from strata.simulate.run import Run
+
+PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+@frozen
+class Spread:
+    """How one figure is spread over some requests; nearest rank, so each is a value that was seen."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Of at least one value."""
+        ranked = sorted(values)
+        return cls(*(ranked[max(0, ceil(share * len(ranked)) - 1)] for share in PERCENTILES.values()))
+
+
+@frozen(kw_only=True)
+class Row:
+    """One class of requests under one policy.  Seconds."""
+
+    policy: str
+    requests: str
+    """`all`, `short` or `long`: whether prompt and answer together are at most `short_tokens`."""
+    count: int
+    ttft_s: Spread
+    """From arrival to the first token."""
+    gap_s: Spread
+    """The longest wait of each answer for its next token."""
+    slowdown: Spread
+    """From arrival to the last token, as a multiple of what it takes alone."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """One policy's run."""
+
+    policy: str
+    rows: tuple[Row, ...]
+    """Classes that nobody is in are left out."""
+    refused: int
+    ended_at_s: float
+    busy: float
+    """The engine's share of that time."""
+    parks: Mapping[str, int]
+    """By reason."""
+
+    def as_json(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+
+def report(policy: str, run: Run, settings: SchedulerSettings, cost: CostModel) -> Report:
+    served = [at for at in range(len(run.requests)) if not isnan(run.ttft_s[at])]
+    classes: dict[str, list[int]] = {"all": served, "short": [], "long": []}
+    for at in served:
+        request = run.requests[at]
+        short = request.input_length + request.output_length <= settings.short_tokens
+        classes["short" if short else "long"].append(at)
+    slowdowns = slowdown(run, settings, cost)
+    statistics = run.statistics
+    assert statistics is not None, "of a run that is over"
+    return Report(
+        policy=policy,
+        rows=tuple(_row(policy, name, run, places, slowdowns) for name, places in classes.items() if places),
+        refused=run.refused,
+        ended_at_s=run.ended_at,
+        busy=statistics.engine_s / run.ended_at if run.ended_at else 0.0,
+        parks=dict(statistics.parks),
+    )
+
+
+def slowdown(run: Run, settings: SchedulerSettings, cost: CostModel) -> list[float]:
+    """Of every request, by its place; nan of one that was refused."""
+    alone: dict[tuple[int, int], float] = {}
+    found = []
+    for request, total_s in zip(run.requests, run.total_s, strict=True):
+        size = request.input_length, request.output_length
+        if size not in alone:
+            alone[size] = cost.read_seconds(size[0], settings.chunk_tokens) + cost.write_seconds(*size)
+        found.append(total_s / alone[size])
+    return found
+
+
+def _row(policy: str, name: str, run: Run, places: Sequence[int], slowdowns: Sequence[float]) -> Row:
+    return Row(
+        policy=policy,
+        requests=name,
+        count=len(places),
+        ttft_s=Spread.of(run.ttft_s[at] for at in places),
+        gap_s=Spread.of(run.longest_gap_s[at] for at in places),
+        slowdown=Spread.of(slowdowns[at] for at in places),
+    )
+
+
+def table(reports: Sequence[Report]) -> list[str]:
+    """Lines for a terminal."""
+    head = ("policy", "requests", "number", *_names("TTFT"), *_names("gap")[2:], *_names("slowdown")[:1])
+    head += tuple(_names("slowdown")[2:])
+    lines = [_cells(row) for one in reports for row in one.rows]
+    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
+    return [_line(line, widths) for line in (head, *lines)]
+
+
+def _names(figure: str) -> tuple[str, ...]:
+    return tuple(f"{figure} {name}" for name in PERCENTILES)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    ttft, gap, slow = row.ttft_s, row.gap_s, row.slowdown
+    seconds = (ttft.p50, ttft.p95, ttft.p99, ttft.max, gap.p99, gap.max)
+    times = (slow.p50, slow.p99, slow.max)
+    return (
+        row.policy,
+        row.requests,
+        f"{row.count:,}",
+        *(f"{value:,.3f} s" for value in seconds),
+        *(f"{value:,.1f}x" for value in times),
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+    figures = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+    return "  ".join([*words, *figures]).rstrip()
