@@ -2,7 +2,9 @@
 """Whether a simulated run says what a real one shows: the same 60 requests, once on the engine, once on the cost model.
 
 The cost model is measured right before the real run and again right after it, so that a machine whose speed drifts is
-seen to.  Compared are medians: first token, longest gap, whole answer, of all, of short and of long requests.
+seen to.  A third comparison takes the drift out: the costs before, times what makes the engine's seconds those of the
+run, which leaves what the simulator makes of them.  Compared are medians, of all, of short and of long requests: first
+token, longest gap, whole answer.
 
     bench/simulate_agree.py --requests 60 --per-s 0.3 --out bench/results/simulate-agree.json
 """
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 from record import machine
 
@@ -97,6 +100,11 @@ def compare(real: dict[str, float], run: Run, short: list[bool], engine_s: float
     }
 
 
+def scaled(cost: CostModel, factor: float) -> CostModel:
+    times = {name: factor * getattr(cost, name) for name in cost.__struct_fields__ if name.endswith("_s")}
+    return msgspec.structs.replace(cost, **times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--requests", type=int, default=60)
@@ -126,6 +134,9 @@ def main() -> None:
     def under(cost: CostModel) -> dict[str, Any]:
         return compare(real, simulate(trace, rules, Machine(cost, pages=1024)), short, engine_s)
 
+    run = simulate(trace, rules, Machine(before, pages=1024))
+    assert run.statistics is not None
+    factor = engine_s / run.statistics.engine_s
     whole = {
         "command": shlex.join(["bench/simulate_agree.py", *sys.argv[1:]]),
         "machine": about,
@@ -135,6 +146,7 @@ def main() -> None:
         "real_engine_s": round(engine_s, 1),
         "costs_measured_before": under(before),
         "costs_measured_after": under(after),
+        "costs_scaled_to_the_run": under(scaled(before, factor)) | {"factor": round(factor, 3)},
     }
     print(json.dumps(whole, indent=1))
     if arguments.out is not None:

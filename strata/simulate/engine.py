@@ -71,6 +71,10 @@ class SimulatedEngine:
         self._half_read: dict[Seq, None] = {}
         """Those with a half-done chunk; whose slice ran last is the last."""
         self._credit = 0.0
+        self._shared = False
+        """Whether what ran last was a read beside decoders."""
+        self._unread_step_s = 0.0
+        """Of the last decode step, while no slice has run since; 0: one has."""
         self._work: Work | None = None
 
     def __repr__(self) -> str:
@@ -123,7 +127,20 @@ class SimulatedEngine:
         if reader is not None and not reader.total:
             self._begin_chunk(reader)
         self._work = self._plan(reader, decoders)
+        self._share(reader is not None and bool(decoders))
         self.next_boundary = inf if self._work is None else self.now + self._first_s(self._work)
+
+    def _share(self, both: bool) -> None:
+        """Credit begins with what the step before earns, so that a reader that comes does not wait for another (R4)."""
+        if not both:
+            self._credit = 0.0
+        elif not self._shared and self._unread_step_s:
+            self._credit = self._earned(self._unread_step_s)
+        self._shared = both
+
+    def _earned(self, step_s: float) -> float:
+        share = self._step.read_share
+        return max(in_ticks(step_s * share / (1 - share)), in_ticks(self._step.gap_s))
 
     def _take(self, step: Step) -> None:
         """Bring it into force, unless its reader must wait for a workspace."""
@@ -176,8 +193,7 @@ class SimulatedEngine:
             spans += span
             left = min(left, one.answer - one.written, CONTEXT_SPAN - inside)
         step_s = self._cost.step_seconds(len(decoders), spans)
-        share, gap = self._step.read_share, self._step.gap_s
-        gain = max(in_ticks(step_s * share / (1 - share)), in_ticks(gap)) if reader is not None else 0.0
+        gain = self._earned(step_s) if reader is not None else 0.0
         return Work(reader, decoders, step_s, left, gain)
 
     def _first_s(self, work: Work) -> float:
@@ -206,9 +222,10 @@ class SimulatedEngine:
         # With a message to hear, only what is under way.
         leap = self._leap(work, self.next_boundary if self.must_hear else until, steady)
         begun, self.now = self.now, self.now + leap.seconds
-        both = work.reader is not None and bool(work.decoders)
-        spent = leap.slices * work.reader.slice_s if work.reader is not None else 0.0
-        self._credit = self._credit + leap.steps * work.gain - spent if both else 0.0
+        if work.reader is not None:
+            # Where nobody decodes this is forgotten at the next choice.
+            self._credit += leap.steps * work.gain - leap.slices * work.reader.slice_s
+        self._unread_step_s = 0.0 if leap.ends_with_slice else work.step_s
         over = self._tell(work, leap, begun)
         self._choose()
         return over

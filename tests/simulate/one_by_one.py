@@ -133,6 +133,9 @@ class OneByOne:
         took = self._take()
         self._reader, self._decoders = self._next_reader(), self._next_decoders()
         self._ends = inf
+        if self._reader is not None and self._decoders:
+            assert self._steps.current is not None
+            self._credit.share(self._steps.current)
         if self._reads():
             assert self._reader is not None
             self._ends = self.now + self._slice_s(self._reader)
