@@ -132,10 +132,8 @@ class SimulatedEngine:
 
     def _share(self, both: bool) -> None:
         """Credit begins with what the step before earns, so that a reader that comes does not wait for another (R4)."""
-        if not both:
-            self._credit = 0.0
-        elif not self._shared and self._unread_step_s:
-            self._credit = self._earned(self._unread_step_s)
+        if not both or not self._shared:
+            self._credit = self._earned(self._unread_step_s) if both and self._unread_step_s else 0.0
         self._shared = both
 
     def _earned(self, step_s: float) -> float:
