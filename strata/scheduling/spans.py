@@ -58,12 +58,12 @@ class Steady:
     """Engine seconds of who pays from a purse, or earns for it (R2)."""
     until: float = inf
     """Monotonic seconds."""
-    chunks: bool = True
-    """Whether a chunk's end, too, is nothing to decide about."""
+    chunks: float = inf
+    """Chunk ends that are nothing to decide about; the one after them is."""
 
 
 ANY: Final = Steady()
-ONE: Final = Steady(steps=1, slices=1, chunks=False)
+ONE: Final = Steady(steps=1, slices=1, chunks=0)
 
 
 class SpanScheduler(Scheduler):
@@ -89,7 +89,7 @@ class SpanScheduler(Scheduler):
             slices=self._steady_slices(),
             paid_s=self._steady_purse(view),
             until=until,
-            chunks=False,
+            chunks=self._steady_chunks(),
         )
 
     def take_ended(self) -> tuple[Ended, ...]:
@@ -145,9 +145,18 @@ class SpanScheduler(Scheduler):
         return steps
 
     def _steady_slices(self) -> float:
-        """The reader can be displaced from its first slice on, and what is left of a chunk is known after its first."""
+        """The reader can be displaced from its first slice on; what is left of its last chunk is known after one."""
         reader = self._rows.reader
-        return inf if reader is None or (reader.slices and reader.total is not None) else 1
+        if reader is None or (reader.slices and (reader.total is not None or not reader.in_last_chunk)):
+            return inf
+        return 1
+
+    def _steady_chunks(self) -> float:
+        """A reader in its last chunk may be spared (R3)."""
+        reader = self._rows.reader
+        if reader is None:
+            return inf
+        return max(0, -(-(reader.prompt_tokens - reader.chunk_end) // reader.chunk_tokens) - 1)
 
     def _steady_purse(self, view: View) -> float:
         """Until the purse lets somebody pass, or the oldest gets its turn (R3.2, R3.3)."""

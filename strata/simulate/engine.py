@@ -59,7 +59,7 @@ class SimulatedEngine:
         self.next_boundary = inf
         """When the slice or step under way is done."""
         self.ran_out = False
-        """Whether the last leap went as far as the work let it, and not only as far as the time."""
+        """Whether the last run went as far as work alone may, so that there may be something to decide."""
         self._cost = cost
         self._chunk_tokens = chunk_tokens
         self._workspaces = workspaces
@@ -208,17 +208,23 @@ class SimulatedEngine:
         Up to the first end of a prompt or an answer, and of a chunk where that is something to decide about.  Not to
         be called before `next_boundary`.
         """
+        chunks = steady.chunks
         while True:
-            over = self._run_on(until, steady)
-            if over or not steady.chunks or self.next_boundary > until:
+            work = self._work
+            assert work is not None, "an idle engine is woken, not run"
+            # With a message to hear, only what is under way.
+            leap = self._leap(work, self.next_boundary if self.must_hear else until, steady)
+            reads = work.reader is not None and work.reader.position
+            over = self._run_on(work, leap)
+            if work.reader is not None and work.reader.position != reads:
+                chunks -= 1
+                self.ran_out = self.ran_out or chunks < 0
+            if over or self.ran_out or self.next_boundary > until:
                 return self._take_facts()
+            steady = _rest(steady, work, leap)
 
-    def _run_on(self, until: float, steady: Steady) -> bool:
+    def _run_on(self, work: Work, leap: Leap) -> bool:
         """One leap; whether it ended a prompt or an answer."""
-        work = self._work
-        assert work is not None, "an idle engine is woken, not run"
-        # With a message to hear, only what is under way.
-        leap = self._leap(work, self.next_boundary if self.must_hear else until, steady)
         begun, self.now = self.now, self.now + leap.seconds
         if work.reader is not None:
             # Where nobody decodes this is forgotten at the next choice.
@@ -231,18 +237,20 @@ class SimulatedEngine:
     def _leap(self, work: Work, until: float, steady: Steady) -> Leap:
         seconds = until - self.now
         reader = work.reader
-        steps: float = min(work.until_dearer, steady.steps)
+        steps = steady.steps
         if reader is None:
             steps = min(steps, _whole(steady.paid_s, work.step_s))
-            leap = decode_alone(work.step_s, steps, seconds)
+            leap = decode_alone(work.step_s, min(steps, work.until_dearer), seconds)
             self.ran_out = leap.steps >= steps
             return leap
-        slices = min(reader.total - reader.done, steady.slices, _whole(steady.paid_s, reader.slice_s))
+        slices = min(steady.slices, _whole(steady.paid_s, reader.slice_s))
+        left = min(slices, reader.total - reader.done)
         if work.decoders:
-            leap = beside(Beside(reader.slice_s, work.step_s, work.gain, self._credit), slices, steps, seconds)
+            pace = Beside(reader.slice_s, work.step_s, work.gain, self._credit)
+            leap = beside(pace, left, min(steps, work.until_dearer), seconds)
         else:
-            leap = read_alone(reader.slice_s, slices, seconds)
-        self.ran_out = leap.slices >= slices or (bool(work.decoders) and leap.steps >= steps)
+            leap = read_alone(reader.slice_s, left, seconds)
+        self.ran_out = leap.slices >= slices or leap.steps >= steps
         return leap
 
     def _tell(self, work: Work, leap: Leap, begun: float) -> bool:
@@ -316,6 +324,14 @@ def _span(work: Work, leap: Leap, begun: float, slices: int, ended: tuple[Seq, .
         done=read[2],
         total=read[3],
     )
+
+
+def _rest(steady: Steady, work: Work, leap: Leap) -> Steady:
+    """How far it may still go on after a leap that stayed below."""
+    if steady.steps == steady.slices == steady.paid_s == inf:
+        return steady
+    paid_s = leap.slices * work.reader.slice_s if work.reader is not None else leap.steps * work.step_s
+    return Steady(steady.steps - leap.steps, steady.slices - leap.slices, steady.paid_s - paid_s)
 
 
 def _whole(paid_s: float, each_s: float) -> float:

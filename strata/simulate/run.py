@@ -105,8 +105,8 @@ class _Desk:
         engine, scheduler = self._engine, self._scheduler
         steady = scheduler.steady(engine.now)
         facts = engine.run(min(until, steady.until), steady)
-        # A leap that only time ended has changed nothing that somebody has to decide about.
-        if self._hear(facts) or (engine.ran_out and not steady.chunks):
+        # What only time ended has changed nothing that somebody has to decide about.
+        if self._hear(facts) or engine.ran_out:
             self._decide(engine.now)
 
     def _happen(self, now: float) -> None:

@@ -102,7 +102,7 @@ def test_a_reader_can_be_displaced_from_its_first_slice_on_and_then_until_its_pu
     decide(scheduler, 0.25)
     steady = scheduler.steady(0.25)
     # It is the oldest itself: it earns, and the purse is full.
-    assert (steady.slices, steady.paid_s, steady.chunks) == (inf, inf, False)
+    assert (steady.slices, steady.paid_s, steady.chunks) == (inf, inf, 0)
 
 
 def test_an_answer_is_looked_at_again_where_its_end_begins_to_spare_it() -> None:
