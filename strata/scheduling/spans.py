@@ -15,8 +15,8 @@ from attrs import frozen
 from strata.config import Preempt
 from strata.messages import Completed, Ended, Seq
 from strata.scheduling.record import Record
-from strata.scheduling.rules import View
 from strata.scheduling.scheduler import Scheduler
+from strata.scheduling.view import View
 from strata.scheduling.waiting import Room
 
 
