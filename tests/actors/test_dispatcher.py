@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, evolve, field
+from trio.testing import MockClock
 
 from strata.actors.dispatcher import KEPT, Dispatcher, Drain, Enlist, ToRequest
-from strata.actors.kernel import Mailbox, Ref
+from strata.actors.kernel import Mailbox, Ref, Registry, open_supervisor
 from strata.config import SchedulerSettings
 from strata.errors import ConfigError, EngineUnavailable, InvalidRequest, ShuttingDown
 from strata.messages import (
@@ -263,3 +264,34 @@ async def test_the_last_thousand_that_ended_are_kept() -> None:
     assert [str(change.state) for change in bench.dispatcher.changes(Seq(11))] == ["queued", "done"]
     assert bench.dispatcher.figures(Seq(10)) is None
     assert bench.dispatcher.changes(Seq(10)) == ()
+
+
+class Counting(Dispatcher):
+    """Counts its turns."""
+
+    turns = 0
+
+    def turn(self, batch: Iterable[Any], now: float) -> None:
+        self.turns += 1
+        super().turn(batch, now)
+
+
+async def test_a_deadline_of_the_scheduler_s_dies_with_the_engine(autojump_clock: MockClock) -> None:
+    """A deadline that has passed and is asked for no more would have it run for ever."""
+    # Too large for what the first one leaves, so that it waits and has a deadline.
+    first, queued = (Bench.make().enlist(seq, tokens=600, max_tokens=100) for seq in (1, 2))
+    dispatcher = Counting(SchedulerSettings(chunk_tokens=64, max_wait_s=5), Metrics("model"), on_death=lambda _: None)
+    dispatcher.drive(Ref("engine", Mailbox()))
+    async with open_supervisor(Registry()) as actors:
+        dispatcher.ref.tell(READY)
+        await actors.start(dispatcher, on_failure="escalate")
+        dispatcher.ref.tell(first)
+        dispatcher.ref.tell(queued)
+        await trio.sleep(1)
+        dispatcher.ref.tell(EngineDied("pulled out"))
+        await trio.sleep(1)
+        before = dispatcher.turns
+        autojump_clock.jump(60)
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        assert dispatcher.turns == before
