@@ -19,6 +19,7 @@ import click
 import trio
 
 from strata.cli.flags import named, settings_flags
+from strata.cli.open_files import allow_connections
 from strata.cli.say import say
 from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ConfigError
@@ -58,6 +59,8 @@ def serve(policy: str, served_name: str | None, model: Path | None, trace: Path 
     settings = Settings.of(policy=policy, served_name=served_name, **named(flags))
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     check_public(settings.serve)
+    if few_files := allow_connections(settings.serve.max_connections):
+        say(f"strata: {few_files}", sys.stderr)
     # The port first: of all that can be wrong it is the cheapest to find out.
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]

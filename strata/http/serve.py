@@ -179,15 +179,17 @@ class Server:
                 accepted, _ = await listening.accept()
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
-                    await self._free_a_file(error)
+                    await self._free_a_file(listener, error)
                 elif error.errno not in _CLIENT_WENT:
                     raise
                 await trio.lowlevel.checkpoint()
             else:
                 self._admit(socket.socket(fileno=accepted.detach()), clients)
 
-    async def _free_a_file(self, error: OSError) -> None:
+    async def _free_a_file(self, listener: socket.socket, error: OSError) -> None:
         """As at `max_connections`: who waits for nothing gives way; else somebody has to leave first."""
+        # The kernel wants a file before it looks whether there is anybody to accept.
+        await trio.lowlevel.wait_readable(listener)
         if not self._make_room():
             log.warning("can't accept a client for now: %s", error.strerror)
         with trio.move_on_after(RETRY_S):

@@ -127,7 +127,7 @@ def test_what_is_no_model_file_is_refused_in_one_line(tmp_path: Path) -> None:
     ("change", "says"),
     [
         (states("general.architecture", "gemma3", GGUFValueType.STRING), "the architecture 'gemma3' is not supported"),
-        (with_tensor("blk.0.ffn_up.weight", 128, 64, "Q5_1"), "of the kind Q5_1, which is not supported"),
+        (with_tensor("blk.0.ffn_up.weight", 128, 256, "TQ2_0"), "of the kind TQ2_0, which is not supported"),
         (states("tokenizer.ggml.model", "llama", GGUFValueType.STRING), "the tokenizer 'llama'"),
         (states("tokenizer.ggml.pre", "llama-bpe", GGUFValueType.STRING), "the pre-tokenizer 'llama-bpe'"),
         (states("llama.expert_count", 8), "mixture of experts"),
