@@ -61,15 +61,16 @@ def serve(policy: str, served_name: str | None, model: Path | None, trace: Path 
     check_public(settings.serve)
     if few_files := allow_connections(settings.serve.max_connections):
         say(f"strata: {few_files}", sys.stderr)
-    # The port first: of all that can be wrong it is the cheapest to find out.
+    if model is None:
+        from strata.models.pull import pull_default
+
+        # Before the port is open: nobody shall wait at a server that is still fetching.
+        model = pull_default()
+    # The port before the model: it is the cheaper one to find wrong.
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]
         # Some may have been passed in, and have another address than the settings say.
         check_public(settings.serve, sockets)
-        if model is None:
-            from strata.models.pull import pull_default
-
-            model = pull_default()
         return trio.run(_serve, settings, model, trace, edge, sockets)
 
 
