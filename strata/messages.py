@@ -16,7 +16,7 @@ from strata.errors import StrataError
 Seq = NewType("Seq", int)
 """Names a sequence for the life of a runtime; numbered in order of submission, never used twice."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a message changes its meaning, so that two halves of different builds refuse each other."""
 
 
@@ -121,13 +121,19 @@ class TokenLogprob:
 
 @frozen
 class Open:
-    """A new sequence.  `pages` are filled up to position `known` already (a cached prefix).  No device work."""
+    """A new sequence.  `pages` are filled up to position `known` already (a cached prefix), and are shared: they are
+    read and never written.  No device work.
+
+    `written` are tokens that an engine before this one chose already (scheduling.md, R10): they are decoded again the
+    way they were first, without being chosen or said, so that what follows has the same bits.
+    """
 
     seq: Seq
     tokens: tuple[int, ...]
     sampling: Sampling
     pages: tuple[int, ...] = ()
     known: int = 0
+    written: tuple[int, ...] = ()
 
 
 @frozen
@@ -157,6 +163,24 @@ class Grant:
 
 
 @frozen
+class SwapOut:
+    """Copy these pages of a parked sequence to these slots of the host arena, one to one; then they are not its own."""
+
+    seq: Seq
+    pages: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+@frozen
+class SwapIn:
+    """Copy these slots of the arena to these pages, one to one, each to the place in the sequence that it left."""
+
+    seq: Seq
+    slots: tuple[int, ...]
+    pages: tuple[int, ...]
+
+
+@frozen
 class Close:
     """Forget it, its half-done slices and its workspace too.  Valid in every state."""
 
@@ -168,7 +192,7 @@ class Stop:
     """End the engine; answered by `Stopped`."""
 
 
-ToEngine = Open | Step | Grant | Close | Stop
+ToEngine = Open | Step | Grant | SwapOut | SwapIn | Close | Stop
 
 
 # -- from the engine ----------------------------------------------------------------------------------------------
@@ -188,6 +212,8 @@ class Ready:
     chunk_tokens: int
     device: str
     """For people: `cpu (numpy, 2 threads)`."""
+    slots: int = 0
+    """Pages that the host arena holds; 0: nothing can be swapped."""
 
 
 @frozen
@@ -253,6 +279,26 @@ class Wants:
 
 
 @frozen
+class SwappedOut:
+    """Its pages lie in the arena's slots and are free; `SwapOut` is done."""
+
+    seq: Seq
+    pages: tuple[int, ...]
+    slots: tuple[int, ...]
+    seconds: float
+
+
+@frozen
+class SwappedIn:
+    """Its pages are on the device and the slots are free; `SwapIn` is done."""
+
+    seq: Seq
+    slots: tuple[int, ...]
+    pages: tuple[int, ...]
+    seconds: float
+
+
+@frozen
 class SeqFailed:
     """This sequence alone failed and is closed; others are untouched."""
 
@@ -280,7 +326,20 @@ class EngineDied:
     last_step: int | None = None
 
 
-FromEngine = Ready | Took | Progress | ChunkRead | Decoded | Wants | SeqFailed | Closed | Stopped | EngineDied
+FromEngine = (
+    Ready
+    | Took
+    | Progress
+    | ChunkRead
+    | Decoded
+    | Wants
+    | SwappedOut
+    | SwappedIn
+    | SeqFailed
+    | Closed
+    | Stopped
+    | EngineDied
+)
 
 
 # -- between request actors and the dispatcher --------------------------------------------------------------------
@@ -298,6 +357,8 @@ class Submit:
     """Monotonic seconds, taken when the request came in: order is by this, not by how long it took to tokenise."""
     named_max: bool
     """Whether the client named `max_tokens` itself (scheduling.md, `short_tokens`)."""
+    prefix: tuple[bytes, ...] = field(default=(), repr=lambda prefix: f"<{len(prefix)} pages>")
+    """For each full page of the prompt, in order, a hash of all tokens up to its end: equal hashes, equal contents."""
 
 
 @frozen
