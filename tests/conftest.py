@@ -1,13 +1,26 @@
-"""The two models that tests run on: a tiny random one, and the default one, fetched when it is missing."""
+"""The two models that tests run on: a tiny random one, and the default one, fetched when it is missing.
+
+And no settings but those that a test names.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from strata.models.pull import pull_default
 from strata.testing.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_the_user() -> Iterator[None]:
+    """Whoever runs the tests may have a configuration file; it is none of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRATA_CONFIG", os.devnull)
+        yield
 
 
 @pytest.fixture(scope="session")

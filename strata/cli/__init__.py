@@ -11,10 +11,15 @@ from importlib.metadata import version
 
 import click
 
+from strata.cli.chat import chat
+from strata.cli.completion import completion
 from strata.cli.doctor import doctor
+from strata.cli.inspect import inspect
+from strata.cli.models import models
 from strata.cli.pull import pull
 from strata.cli.say import hush_if_broken, say
 from strata.cli.serve import serve
+from strata.cli.settings import settings
 from strata.cli.simulate import simulate
 from strata.cli.trace import trace
 from strata.errors import StartError
@@ -29,7 +34,7 @@ def cli() -> None:
     """Serves a language model from one machine to many clients: a short request never waits for a long one."""
 
 
-for command in (serve, pull, doctor, trace, simulate):
+for command in (serve, chat, inspect, pull, models, doctor, settings, simulate, trace, completion):
     cli.add_command(command)
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import attrs
 import click
 from attrs import frozen
+from click.core import ParameterSource
 
+from strata.cli.config_file import config_path, user_config_path
 from strata.cli.flags import named, settings_flags
 from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ModelError
@@ -37,7 +39,10 @@ class Finding:
     help="The engine's longest chunk, slice and decode step (seconds): shows the bound on waiting in seconds.",
 )
 @settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+@click.pass_context
 def doctor(
+    context: click.Context,
+    /,
     policy: str,
     served_name: str | None,
     model: Path | None,
@@ -50,7 +55,7 @@ def doctor(
         "machine": list(_machine()),
         "arithmetic": list(_arithmetic()),
         "model": list(_model(model)),
-        f"settings (policy {settings.policy})": list(_settings(settings)),
+        f"settings (policy {settings.policy})": list(_settings(settings, context)),
         "bound on waiting": list(_bound(settings.scheduler, rates)),
     }
     for title, findings in sections.items():
@@ -117,7 +122,9 @@ def _model(path: Path | None) -> Iterator[Finding]:
     )
 
 
-def _settings(settings: Settings) -> Iterator[Finding]:
+def _settings(settings: Settings, context: click.Context) -> Iterator[Finding]:
+    path = config_path(context)
+    yield Finding("config file", f"{user_config_path()} (not there)" if path is None else str(path))
     seen: set[str] = set()
     for part in (settings.serve, settings.scheduler, settings.engine, settings.requests):
         for field in attrs.fields(type(part)):
@@ -125,8 +132,22 @@ def _settings(settings: Settings) -> Iterator[Finding]:
             if field.name in seen:
                 continue
             seen.add(field.name)
-            changed = "" if value == field.default else f"  (default {_shown(field, field.default)})"
+            source = _source(field.name, settings.policy, context)
+            changed = f"  (default {_shown(field, field.default)}; {source})" if value != field.default else ""
             yield Finding(field.name, f"{_shown(field, value)}{changed}")
+
+
+def _source(name: str, policy: str, context: click.Context) -> str:
+    """Who gave a setting its value, where that isn't its default."""
+    match context.get_parameter_source(name):
+        case ParameterSource.COMMANDLINE:
+            return "from the command line"
+        case ParameterSource.ENVIRONMENT:
+            return f"from STRATA_{name.upper()}"
+        case ParameterSource.DEFAULT_MAP:
+            return f"from {config_path(context)}"
+        case _:
+            return f"from policy {policy}"
 
 
 def _bound(settings: SchedulerSettings, rates: tuple[float, float, float] | None) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from strata.cli.config_file import config_option
 from strata.config import POLICIES, Preempt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -19,12 +20,12 @@ def settings_flags(*kinds: type) -> Callable[[Command], Command]:
     """Adds `--policy`, `--served-name` and one flag for each field of these settings classes.
 
     A flag that isn't given arrives as None and is left out by `named()`, so that the policy's value stands.
-    Each can also be given as an environment variable, `STRATA_` and the name in capitals.  A setting of several values
-    takes its flag, in the singular, several times.
+    Each can also be given as an environment variable, `STRATA_` and the name in capitals, and in a file (`--config`).
+    A setting of several values takes its flag, in the singular, several times.
     """
 
     def decorate(command: Command) -> Command:
-        command = setting_options(*kinds)(command)
+        command = config_option(setting_options(*kinds)(command))
         command = click.option("--served-name", envvar="STRATA_SERVED_NAME", help="The model's name at the API.")(
             command
         )

@@ -42,8 +42,8 @@ def test_doctor_shows_the_model_and_what_a_flag_changes(
     assert code == 0
     assert "llama" in out
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
-    assert rows["preempt"].endswith("off  (default slice)")
-    assert rows["page_tokens"].endswith("32  (default 64)")
+    assert rows["preempt"].endswith("off  (default slice; from policy fifo)")
+    assert rows["page_tokens"].endswith("32  (default 64; from the command line)")
     assert rows["context"].endswith("unset")
 
 
@@ -71,7 +71,7 @@ def test_doctor_never_shows_a_key(capsys: pytest.CaptureFixture[str], tiny_model
     assert code == 0
     assert "hidden" not in out + err
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
-    assert rows["api_keys"].endswith("set  (default unset)")
+    assert rows["api_keys"].endswith("set  (default unset; from the command line)")
 
 
 @pytest.mark.parametrize(

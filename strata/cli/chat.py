@@ -1,0 +1,165 @@
+"""`strata chat`: a conversation in the terminal, with a model in this very process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.config_file import config_option
+from strata.cli.flags import named, setting_options
+from strata.config import EngineSettings, Settings
+from strata.errors import PromptTooLong, StrataError
+
+if TYPE_CHECKING:
+    from strata.cli.background import Answer, Background
+    from strata.messages import Summary
+
+HELP: Final = """\
+  /reset   forget the conversation
+  /stats   what the last answer took
+  /help    this
+  /quit    end; so does Ctrl-D
+Ctrl-C stops an answer."""
+
+
+@click.command()
+@click.argument("question", required=False)
+@click.option(
+    "--model", type=click.Path(path_type=Path), envvar="STRATA_MODEL", help="A GGUF file, or else the default model."
+)
+@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True)
+@click.option("--seed", type=int, help="The same seed gives the same answers.")
+@click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.  [default: what the context leaves]")
+@setting_options(EngineSettings)
+@config_option
+def chat(question: str | None, model: Path | None, system: str | None, **flags: Any) -> None:
+    """Talks with a model, in this terminal.  With QUESTION: answers it and ends."""
+    from strata.cli.background import Background
+    from strata.models.pull import pull_default
+    from strata.runtime import open_runtime
+
+    asked = named({name: flags.pop(name) for name in ("temperature", "seed", "max_tokens")})
+    settings = Settings.of(**named(flags))
+    model = model or pull_default()
+    with Background(open_runtime(model, settings=settings)) as background:
+        conversation = Conversation(background, system=system, asked=asked)
+        if question is not None:
+            conversation.say(question)
+        else:
+            if sys.stdin.isatty():
+                click.secho(f"{background.model.id}; /help tells what else can be typed", dim=True)
+            talk(conversation, _read_line)
+
+
+def talk(conversation: Conversation, read_line: Callable[[], str]) -> None:
+    """Until /quit or the end of the input.  `read_line` raises EOFError there, and KeyboardInterrupt at Ctrl-C."""
+    while True:
+        try:
+            line = read_line().strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            click.echo("\n(Ctrl-D or /quit ends)")
+            continue
+        if line == "/quit":
+            return
+        if line.startswith("/"):
+            _obey(line, conversation)
+        elif line:
+            conversation.say(line)
+
+
+def _obey(command: str, conversation: Conversation) -> None:
+    match command:
+        case "/reset":
+            conversation.reset()
+            click.secho("Forgotten.", dim=True)
+        case "/stats":
+            click.secho(conversation.stats(), dim=True)
+        case "/help":
+            click.echo(HELP)
+        case _:
+            click.echo(f"{command} is unknown.\n{HELP}")
+
+
+class Conversation:
+    """All that was said, and what the last answer took."""
+
+    def __init__(self, background: Background, *, system: str | None, asked: Mapping[str, Any]) -> None:
+        self._background = background
+        self._begin: list[Mapping[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._begin)
+        self._asked = asked
+        self._last: Summary | None = None
+
+    def say(self, text: str) -> None:
+        """Ask, and print the answer as it comes.  One that fails is taken back, so that another can be tried."""
+        messages = [*self._messages, {"role": "user", "content": text}]
+        try:
+            written = _print(self._background.ask(messages, **self._asked), self._ended)
+        except PromptTooLong as problem:
+            click.secho(f"{problem}; /reset begins anew", fg="red", err=True)
+        except StrataError as problem:
+            click.secho(str(problem), fg="red", err=True)
+        else:
+            self._messages = [*messages, {"role": "assistant", "content": written}]
+
+    def reset(self) -> None:
+        self._messages = list(self._begin)
+        self._last = None
+
+    def stats(self) -> str:
+        """The last answer in figures."""
+        if self._last is None:
+            return "Nothing was answered yet."
+        figures = self._last.figures
+        speed = figures.written_tokens / figures.decode_s if figures.decode_s else 0.0
+        return (
+            f"{len(self._messages)} messages; {figures.prompt_tokens} tokens read in {figures.read_s:.2f} s "
+            f"({figures.cached_tokens} known before), {figures.written_tokens} written at {speed:.1f} a second; "
+            f"first token after {figures.ttft_s or 0:.2f} s"
+        )
+
+    def _ended(self, answer: Answer) -> None:
+        self._last = answer.summary or self._last
+
+
+def _print(answer: Answer, ended: Callable[[Answer], None]) -> str:
+    """The whole text, printed as it came; Ctrl-C stops the answer and not the program."""
+    written: list[str] = []
+    with _ctrl_c(answer.stop):
+        for piece in answer:
+            written.append(piece)
+            click.echo(_printable(piece), nl=False)
+    click.echo("" if answer.summary is not None else " (stopped)")
+    ended(answer)
+    return "".join(written)
+
+
+@contextlib.contextmanager
+def _ctrl_c(call: Callable[[], None]) -> Iterator[None]:
+    """In this block Ctrl-C calls `call`, and raises nothing: an exception could strike between any two steps."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: call())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey: a model may write any character."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _read_line() -> str:
+    # Gives input() a history and line editing where the system has it.
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401
+    return input("> " if sys.stdin.isatty() else "")

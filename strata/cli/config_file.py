@@ -1,0 +1,118 @@
+"""Settings from a TOML file: `--config FILE`, or `strata.toml` in the user's configuration folder.
+
+Their names are the flags' own, with underscores: `max_running = 4`.  One file may serve all commands: what a command
+has no use for is passed over, what no command knows is refused.  click asks the file after the command line and the
+environment, and before the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import platformdirs
+
+from strata.errors import ConfigError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE_NAME: Final = "strata.toml"
+_PATH: Final = "strata.config_file"
+
+
+def user_config_path() -> Path:
+    """The file that is read where none is named; it need not be there."""
+    return platformdirs.user_config_path("strata") / FILE_NAME
+
+
+def config_option(command: Command) -> Command:
+    """Adds `--config`, which gives all other options of the command their values where nobody else does."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        envvar="STRATA_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_take,
+        help=f"Settings in TOML, by the names of the flags.  [default: {FILE_NAME} in the user's config folder]",
+    )(command)
+
+
+def _take(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
+    path = named or user_config_path()
+    if named is None and not path.exists():
+        return
+    values = read_config(path)
+    _refuse_unknown(values, path, context)
+    taken = {
+        option.name: checked(option, values[option.name], path, context)
+        for option in context.command.params
+        if isinstance(option, click.Option) and option.name in values
+    }
+    context.default_map = {**(context.default_map or {}), **taken}
+    context.meta[_PATH] = path
+
+
+def config_path(context: click.Context) -> Path | None:
+    """The file that this command's settings were looked up in, if there was one."""
+    path: Path | None = context.meta.get(_PATH)
+    return path
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The file's settings, by name.  Raises ConfigError, which names the file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError("config", f"{path} can't be read ({problem.strerror or problem})") from problem
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise ConfigError("config", f"{path} is not TOML: {problem}") from problem
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            raise ConfigError(name, f"{path} has it as a table: settings stand by themselves, without tables")
+    return values
+
+
+def checked(option: click.Option, value: Any, path: Path, context: click.Context) -> Any:
+    """The value as click will take it.  Raises ConfigError here, where the file can still be named."""
+    assert option.name is not None
+    several = option.multiple or option.nargs != 1
+    if option.multiple and not isinstance(value, list):
+        value = [value]
+    if not _has_shape(value, several=several, flag=option.is_flag):
+        wanted = "true or false" if option.is_flag else "a list" if several else "one number or text"
+        raise ConfigError(option.name, f"{path} has {value!r}, and it is {wanted}")
+    try:
+        option.type_cast_value(context, value)
+    except (click.BadParameter, OverflowError, ValueError) as problem:
+        raise ConfigError(option.name, f"{path}: {getattr(problem, 'message', problem)}") from problem
+    return value
+
+
+def _has_shape(value: Any, *, several: bool, flag: bool) -> bool:
+    """click itself takes True for a number, and has no word for a list where one value is wanted."""
+    if several:
+        return isinstance(value, list) and all(_has_shape(one, several=False, flag=False) for one in value)
+    return isinstance(value, bool) if flag else isinstance(value, (str, int, float)) and not isinstance(value, bool)
+
+
+def _refuse_unknown(values: Mapping[str, Any], path: Path, context: click.Context) -> None:
+    known = _known(context)
+    for name in values:
+        if name not in known:
+            like = difflib.get_close_matches(name, known, n=1)
+            hint = f" (is it {like[0]}?)" if like else ""
+            raise ConfigError(name, f"{path} names it, and there is no such setting{hint}")
+
+
+def _known(context: click.Context) -> frozenset[str]:
+    """What any command takes: one file serves them all."""
+    root = context.find_root().command
+    commands = root.commands.values() if isinstance(root, click.Group) else (context.command,)
+    names = (option.name for command in commands for option in command.params if isinstance(option, click.Option))
+    return frozenset(name for name in names if name is not None) - {"config", "help"}

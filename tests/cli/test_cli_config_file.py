@@ -1,0 +1,135 @@
+"""Settings from a TOML file: where they stand between the flags and the defaults, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.cli import cli
+from strata.cli.config_file import FILE_NAME, checked, read_config, user_config_path
+from strata.cli.flags import named, settings_flags
+from strata.config import EngineSettings, SchedulerSettings, ServeSettings
+from strata.errors import ConfigError
+
+
+@click.command()
+@settings_flags(ServeSettings, SchedulerSettings, EngineSettings)
+@click.pass_context
+def show(context: click.Context, /, **flags: Any) -> None:
+    """The settings as a command gets them."""
+    context.obj.update(named(flags))
+
+
+def given_to(*arguments: str, **environment: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    result = CliRunner().invoke(show, arguments, obj=values, env=environment, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return values
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "line", "wanted"),
+    [
+        ("5", "6", "max_running = 7", 5),
+        (None, "6", "max_running = 7", 6),
+        (None, None, "max_running = 7", 7),
+        (None, None, "", None),
+    ],
+)
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, flag: str | None, variable: str | None, line: str, wanted: int | None
+) -> None:
+    arguments = ["--config", written(tmp_path, line), *([] if flag is None else ["--max-running", flag])]
+    environment = {} if variable is None else {"STRATA_MAX_RUNNING": variable}
+    assert given_to(*arguments, **environment).get("max_running") == wanted
+
+
+def test_a_file_may_hold_every_kind_of_setting(tmp_path: Path) -> None:
+    text = (
+        'api_keys = ["one", "two"]\nstrict_fields = true\nquantum_s = 2\npreempt = "chunk"\npolicy = "fifo"\nport = 0\n'
+    )
+    values = given_to("--config", written(tmp_path, text))
+    assert values["api_keys"] == ("one", "two")
+    assert values["strict_fields"] is True
+    assert (values["quantum_s"], values["preempt"], values["policy"], values["port"]) == (2.0, "chunk", "fifo", 0)
+
+
+def test_a_setting_of_several_values_may_have_one(tmp_path: Path) -> None:
+    assert given_to("--config", written(tmp_path, 'allowed_hosts = "chat.example.org"'))["allowed_hosts"] == (
+        "chat.example.org",
+    )
+
+
+def test_the_file_in_the_users_folder_is_read_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STRATA_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "max_running" not in given_to()
+    path = user_config_path()
+    assert path.name == FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("max_running = 3")
+    assert given_to()["max_running"] == 3
+    assert "max_running" not in given_to("--config", os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("max_runing = 4", "is it max_running?"),
+        ("max_running = 'many'", "'many' is not a valid integer"),
+        ("max_running = true", "it is one number or text"),
+        ("max_running = [1, 2]", "it is one number or text"),
+        ("strict_fields = 'yes'", "it is true or false"),
+        ("preempt = 'sometimes'", "'sometimes' is not one of"),
+        ("[engine]\ncontext = 64", "without tables"),
+        ("max_running", "is not TOML"),
+    ],
+)
+def test_what_a_file_can_not_mean_is_refused_with_its_name(tmp_path: Path, line: str, says: str) -> None:
+    path = written(tmp_path, line)
+    with pytest.raises(ConfigError) as refused:
+        CliRunner().invoke(cli, ["doctor", "--config", path], catch_exceptions=False)
+    assert says in str(refused.value)
+    assert path in str(refused.value)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(tmp_path / "none.toml")
+    (tmp_path / "odd.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_config(tmp_path / "odd.toml")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(
+    name=st.sampled_from(["max_running", "api_keys", "strict_fields", "quantum_s", "preempt", "kv_mib"]), value=_VALUES
+)
+def test_no_value_of_any_type_ends_in_a_traceback(name: str, value: Any) -> None:
+    option = next(option for option in show.params if option.name == name)
+    assert isinstance(option, click.Option)
+    with contextlib.suppress(ConfigError):
+        checked(option, value, Path("any.toml"), click.Context(show))

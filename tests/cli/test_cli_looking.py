@@ -1,0 +1,98 @@
+"""The commands that only look: settings, models, inspect, completion."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+import rich.console
+import trio
+from click.testing import CliRunner
+
+import strata
+from strata.cli import cli
+from strata.cli.completion import SHELLS
+from strata.cli.inspect import table
+from strata.cli.settings import KINDS, page
+from strata.testing import ScriptedEngine
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, **environment: str) -> str:
+    result = CliRunner().invoke(cli, arguments, env=environment, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_page_of_settings_is_what_the_code_says() -> None:
+    """Made by `strata settings --markdown > docs/settings.md`."""
+    assert (ROOT / "docs/settings.md").read_text(encoding="utf-8") == page()
+    assert run("settings", "--markdown") == page()
+
+
+def test_every_setting_has_its_line_for_people() -> None:
+    out = run("settings", COLUMNS="200")
+    names = [field.name for kind in KINDS.values() for field in attrs.fields(kind)]
+    assert all(re.search(rf"^\s+{name}\s", out, re.MULTILINE) for name in names)
+
+
+def test_the_models_in_a_folder_are_listed_with_what_is_wrong_with_them(tiny_model_path: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_model_path, tmp_path / "good.gguf")
+    (tmp_path / "bad.gguf").write_bytes(b"no model")
+    out = run("models", str(tmp_path), COLUMNS="300", XDG_CACHE_HOME=str(tmp_path / "none"), HOME=str(tmp_path))
+    rows = {Path(line.split()[0]).name: line for line in out.splitlines() if ".gguf" in line}
+    assert "llama" in rows["good.gguf"]
+    assert "llama" not in rows["bad.gguf"]
+    assert "bad.gguf" in rows
+
+
+def test_an_empty_cache_says_how_to_fill_it(tmp_path: Path) -> None:
+    assert "strata pull" in run("models", XDG_CACHE_HOME=str(tmp_path), HOME=str(tmp_path), COLUMNS="200")
+
+
+async def test_inspect_shows_each_actor_under_its_parent_and_what_a_request_took(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    question = {"role": "user", "content": "x" * 600}
+    async with strata.open_runtime(host=ScriptedEngine()) as runtime, runtime.chat([question], max_tokens=5) as stream:
+        await anext(aiter(stream))
+        actors: list[Mapping[str, Any]] = msgspec.to_builtins(runtime.tree())
+    shown = as_text(actors, now=max(actor["since"] for actor in actors) + 75)
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "618/618" in lines["request-1"]
+    assert "decoding" in lines["request-1"]
+    assert "1 m 15 s" in shown
+    assert shown.index("runtime") < shown.index("    engine")
+
+
+def as_text(actors: list[Mapping[str, Any]], now: float) -> str:
+    shown = io.StringIO()
+    rich.console.Console(width=200, file=shown).print(table(actors, title="here", now=now))
+    return shown.getvalue()
+
+
+def test_inspect_of_nobody_says_so_in_one_line() -> None:
+    result = CliRunner().invoke(cli, ["inspect", "http://127.0.0.1:9", "--once"])
+    assert result.exit_code == 1
+    assert "is one there?" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_lines_for_a_shell_name_the_command(shell: str) -> None:
+    assert "_STRATA_COMPLETE" in run("completion", shell)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_takes_the_lines() -> None:
+    done = subprocess.run(["bash", "-n"], input=run("completion", "bash"), text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
