@@ -27,12 +27,14 @@ Floats = NDArray[np.float32]
 Table = NDArray[np.complex64]
 
 
-def rotation_table(context: int, turned: int, theta: float) -> Table:
-    """e^(i * position * theta^(-2k / turned)) for k < turned / 2, in rows of positions; computed in float64.
+def rotation_table(context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Table:
+    """e^(i * position * theta^(-2k / turned) / factor k) for k < turned / 2, in rows of positions; made in float64.
 
     https://arxiv.org/abs/2104.09864, equation 15.  Rounded up to whole tiles of positions.
     """
     speeds = theta ** (-np.arange(0, turned, 2, dtype=np.float64) / turned)
+    if factors:
+        speeds /= np.array(factors, np.float64)
     angles: Table = np.empty((_whole_tiles(context), len(speeds)), np.complex64)
     # Piece by piece: float64 takes twice the room, and more of it in between.
     for first in range(0, len(angles), _TABLE_ROWS):
@@ -59,6 +61,14 @@ def _norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
     np.sqrt(scale, out=scale)
     np.divide(x, scale, out=out)
     out *= weight
+
+
+def _norm_heads(x: Floats, weight: Floats, eps: float) -> None:
+    """Each head in place; its squares lie in C order, like those of whole rows."""
+    heads = x.reshape(len(x), -1, len(weight))
+    normed = np.empty(heads.shape, np.float32)
+    _norm(heads, weight, eps, normed)
+    heads[...] = normed
 
 
 def _rotate(x: Floats, angles: Table, head_dim: int) -> None:
@@ -88,6 +98,13 @@ class TileKernels:
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         for tile in _tiles(x):
             _norm(x[tile], weight, eps, out[tile])
+
+    def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
+        for tile in _tiles(x):
+            _norm_heads(x[tile], weight, eps)
+
+    def add(self, x: Floats, vector: Floats) -> None:
+        x += vector
 
     def rotate(self, x: Floats, table: Table, head_dim: int, positions: range) -> None:
         for tile in _tiles(x):
@@ -138,6 +155,13 @@ class RowKernels:
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         for row in _rows(x):
             _norm(x[row], weight, eps, out[row])
+
+    def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
+        for row in _rows(x):
+            _norm_heads(x[row], weight, eps)
+
+    def add(self, x: Floats, vector: Floats) -> None:
+        x += vector
 
     def rotate(self, x: Floats, table: Table, head_dim: int, positions: Sequence[int]) -> None:
         for row, position in zip(_rows(x), positions, strict=True):

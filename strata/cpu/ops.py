@@ -91,15 +91,21 @@ class CpuOps:
         return matrix.load_gated(gate, up)
 
     def vector(self, tensor: Stored) -> Floats:
-        out = aligned(*tensor.shape)
-        expand(tensor, out.reshape(1, -1))
+        return self.vectors([tensor])
+
+    def vectors(self, parts: Sequence[Stored]) -> Floats:
+        out = aligned(sum(part.shape[0] for part in parts))
+        at = 0
+        for part in parts:
+            expand(part, out[at : at + part.shape[0]].reshape(1, -1))
+            at += part.shape[0]
         return out
 
     def rotation_bytes(self, context: int, turned: int) -> int:
         return rotation_bytes(context, turned)
 
-    def rotation(self, context: int, turned: int, theta: float) -> Table:
-        return rotation_table(context, turned, theta)
+    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Table:
+        return rotation_table(context, turned, theta, factors)
 
     def empty(self, rows: int, width: int) -> Floats:
         return aligned(rows, width)

@@ -34,9 +34,6 @@ KINDS: Final = tuple(BLOCKS)
 MAX_SIZE: Final = 1 << 31
 """No number of rows, layers, tokens or elements of a real model is near this."""
 
-ARCHITECTURES: Final[tuple[str, ...]] = ("llama",)
-"""The architectures that can be run, by the name in `general.architecture`."""
-
 
 @frozen(kw_only=True)
 class ModelConfig:
@@ -67,6 +64,14 @@ class ModelConfig:
     bos_id: int | None
     add_bos: bool
     """Whether the model wants `bos_id` at the start of every text."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have something added to them."""
+    qk_norm: bool = False
+    """Whether each head of queries and keys is normed before it is rotated."""
+    halves: bool = False
+    """Whether the file has a head's rotated pairs as (i, i + rope_dim / 2) and not as neighbours (2i, 2i + 1)."""
+    rope_factors: tuple[float, ...] = ()
+    """What each pair's speed of rotation is divided by, rope_dim / 2 of them; none: by nothing."""
 
 
 @frozen

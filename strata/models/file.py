@@ -17,6 +17,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from strata.errors import ModelError
+from strata.models.checkpoint import CONFIG, read_checkpoint
 from strata.models.config import ModelConfig, RawTensor, stored_bytes
 from strata.models.index import Index, TensorEntry, load_index, save_index
 from strata.models.layout import refuse_misfits
@@ -49,12 +50,15 @@ class ModelFile:
 
 
 def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file by the index beside it, which is made (seconds) where it isn't there or not to be believed.
+    """Open a GGUF file by the index beside it, which is made (seconds) where it isn't there or not to be believed; or a
+    checkpoint folder (config.json, tokenizer.json, safetensors).
 
     Raises ModelError, one line that names the file and says what to do: nothing there, cut short, damaged, or of an
     architecture, quantisation or tokenizer that isn't supported.
     """
     try:
+        if (path / CONFIG).is_file():
+            return _open(path, read_checkpoint(path))
         _refuse_what_is_no_file(path)
         return _by_index(path) or _by_metadata(path)
     except ModelError as error:
@@ -71,7 +75,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError("there is no such file; name a GGUF file or run `strata pull`") from None
     if stat.S_ISDIR(mode):
-        raise ModelError("it is a folder; name the GGUF file in it")
+        raise ModelError("it is a folder without a config.json; name the GGUF file in it, or a checkpoint's folder")
     if not stat.S_ISREG(mode):
         raise ModelError("it is not a regular file; name a GGUF file")
 
@@ -107,6 +111,8 @@ def _open(path: Path, index: Index) -> ModelFile:
             eos_ids=config.eos_ids,
             bos_id=config.bos_id,
             add_bos=config.add_bos,
+            vocab_size=config.vocab_size,
+            byte_fallback=index.byte_fallback,
         ),
         template=ChatTemplate(index.chat_template, bos_text=index.bos_text, eos_text=index.eos_text),
         tensors=_map_tensors(path, index.tensors),
@@ -117,9 +123,17 @@ def _open(path: Path, index: Index) -> ModelFile:
 
 
 def _map_tensors(path: Path, entries: tuple[TensorEntry, ...]) -> dict[str, RawTensor]:
+    files = {entry.file: _mapped(path / entry.file if entry.file else path) for entry in entries}
+    return {
+        entry.name: RawTensor(entry.name, entry.kind, entry.shape, _part(files[entry.file], entry)) for entry in entries
+    }
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path.name} is empty; fetch it again")
     with path.open("rb") as file:
-        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-    return {entry.name: RawTensor(entry.name, entry.kind, entry.shape, _part(mapped, entry)) for entry in entries}
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
 
 
 def _part(mapped: NDArray[np.uint8], entry: TensorEntry) -> NDArray[np.uint8]:

@@ -17,18 +17,19 @@ from gguf import GGUFEndian, GGUFReader, GGUFValueType, ReaderField, ReaderTenso
 from numpy.typing import DTypeLike, NDArray
 
 from strata.errors import ModelError
-from strata.models.config import ARCHITECTURES, KINDS, MAX_SIZE, ModelConfig
+from strata.models.config import KINDS, MAX_SIZE, ModelConfig
+from strata.models.families import Family, family_of
 from strata.models.index import Index, TensorEntry, sha256_of
 from strata.models.tokenizer import Vocabulary, tokenizer_json
 
 _VARIANTS: Final[Mapping[str, str]] = {
     "expert_count": "mixture of experts",
     "attention.sliding_window": "sliding window attention",
-    "rope.scale_linear": "scaled positions",
-    "rope.scaling.type": "scaled positions",
-    "rope.scaling.factor": "scaled positions",
 }
 """Keys that change the arithmetic; one that says something refuses the file rather than give wrong text."""
+
+_FACTORS: Final = "rope_freqs.weight"
+"""A tensor of constants: what each pair's speed of rotation is divided by."""
 
 _T = TypeVar("_T")
 
@@ -41,16 +42,14 @@ def read_gguf(path: Path) -> Index:
     stat = path.stat()
     reader = _open(path)
     fields = _Fields(reader.fields)
-    architecture = fields.text("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ModelError(f"the architecture {architecture!r} is not supported ({', '.join(ARCHITECTURES)} is)")
-    tensors = _entries(reader.tensors)
+    family = family_of(fields.text("general.architecture"))
+    tensors = _entries([tensor for tensor in reader.tensors if tensor.name != _FACTORS])
     vocabulary = _vocabulary(fields)
     return Index(
         sha256=sha256_of(path),
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,
-        config=_config(fields, architecture, vocabulary, tensors),
+        config=_config(fields, family, vocabulary, tensors, _rope_factors(fields, family, reader.tensors)),
         tensors=tensors,
         tokenizer_json=tokenizer_json(vocabulary),
         special=vocabulary.special,
@@ -185,15 +184,42 @@ def _entry(tensor: ReaderTensor) -> TensorEntry:
     )
 
 
+def _rope_factors(fields: _Fields, family: Family, tensors: list[ReaderTensor]) -> tuple[float, ...]:
+    """How much slower than trained each pair turns: one factor for all, or a tensor with one for each."""
+    own = f"{family.name}."
+    kind = fields.text(f"{own}rope.scaling.type") if f"{own}rope.scaling.type" in fields.fields else "none"
+    if kind not in ("none", "linear"):
+        raise ModelError(f"it uses {kind} scaled positions ({own}rope.scaling.type), which is not supported")
+    factor = fields.positive(f"{own}rope.scaling.factor", fields.positive(f"{own}rope.scale_linear", 1.0))
+    for tensor in tensors:
+        if tensor.name == _FACTORS:
+            if tensor.tensor_type.name != "F32":
+                raise ModelError(f"its {_FACTORS} is of the kind {tensor.tensor_type.name}; use another file")
+            return tuple(factor * float(one) for one in tensor.data.reshape(-1))
+    return () if factor == 1 else (factor,) * (_rope_dim(fields, own) // 2)
+
+
+def _head_dim(fields: _Fields, own: str) -> int:
+    hidden, heads = fields.size(f"{own}embedding_length"), fields.size(f"{own}attention.head_count")
+    return fields.size(f"{own}attention.key_length", max(1, hidden // heads))
+
+
+def _rope_dim(fields: _Fields, own: str) -> int:
+    return fields.size(f"{own}rope.dimension_count", _head_dim(fields, own))
+
+
 def _config(
-    fields: _Fields, architecture: str, vocabulary: Vocabulary, tensors: tuple[TensorEntry, ...]
+    fields: _Fields,
+    family: Family,
+    vocabulary: Vocabulary,
+    tensors: tuple[TensorEntry, ...],
+    rope_factors: tuple[float, ...],
 ) -> ModelConfig:
-    own = f"{architecture}."
+    own = f"{family.name}."
     _refuse_variants(fields, own)
     hidden, heads = fields.size(f"{own}embedding_length"), fields.size(f"{own}attention.head_count")
     kv_heads = fields.size(f"{own}attention.head_count_kv", heads)
-    head_dim = fields.size(f"{own}attention.key_length", max(1, hidden // heads))
-    rope_dim = fields.size(f"{own}rope.dimension_count", head_dim)
+    head_dim, rope_dim = _head_dim(fields, own), _rope_dim(fields, own)
     if heads % kv_heads or fields.size(f"{own}attention.value_length", head_dim) != head_dim:
         raise ModelError("its heads do not fit each other; fetch it again or use another file")
     if rope_dim % 2 or rope_dim > head_dim:
@@ -201,7 +227,7 @@ def _config(
     count = len(vocabulary.tokens)
     ends = (fields.token(f"tokenizer.ggml.{end}_token_id", count) for end in ("eos", "eot", "eom"))
     return ModelConfig(
-        architecture=architecture,
+        architecture=family.name,
         name=fields.text("general.name") if "general.name" in fields.fields else "",
         vocab_size=count,
         layers=fields.size(f"{own}block_count"),
@@ -218,6 +244,10 @@ def _config(
         eos_ids=frozenset(end for end in ends if end is not None),
         bos_id=fields.token("tokenizer.ggml.bos_token_id", count),
         add_bos=fields.flag("tokenizer.ggml.add_bos_token", False),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        halves=family.halves,
+        rope_factors=rope_factors,
     )
 
 

@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from strata.models.config import ModelConfig
 from strata.models.whole_file import written_whole
 
-_MAGIC: Final = b"strata model index 1\n"
+_MAGIC: Final = b"strata model index 2\n"
 """Its number is raised when a field changes its meaning, or the tokenizer is built in another way; then indexes that
 older builds made are made again."""
 
@@ -39,6 +39,8 @@ class TensorEntry:
     shape: tuple[int, ...]
     """Rows first, as in NumPy."""
     offset: int
+    file: str = ""
+    """Of a checkpoint folder: which of its files."""
 
 
 @frozen(kw_only=True)
@@ -54,6 +56,8 @@ class Index:
     """As `tokenizers` writes and reads it."""
     special: frozenset[int]
     """Tokens that stand for themselves as a whole and not for the bytes of their characters' stand-ins."""
+    byte_fallback: bool = False
+    """Whether tokens are written as SentencePiece does, and not by stand-ins for bytes."""
     chat_template: str
     bos_text: str
     eos_text: str

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 
 from strata.errors import ModelError
-from strata.models.config import ARCHITECTURES, MAX_SIZE, ModelConfig
+from strata.models.config import MAX_SIZE, ModelConfig
+from strata.models.families import family_of
 
 Shape = tuple[int, ...]
 
@@ -45,6 +46,10 @@ def _refuse_nonsense(config: ModelConfig) -> None:
         raise ModelError("its heads do not fit each other; fetch it again or use another file")
     if config.rope_dim % 2 or config.rope_dim > config.head_dim:
         raise ModelError(f"it rotates {config.rope_dim} of {config.head_dim} elements; use another file")
+    if len(config.rope_factors) not in (0, config.rope_dim // 2):
+        raise ModelError("it has not one factor of rotation for each pair; fetch it again or use another file")
+    if not all(math.isfinite(factor) and factor > 0 for factor in config.rope_factors):
+        raise ModelError("it states a factor of rotation that cannot be; fetch it again or use another file")
     ids = config.eos_ids if config.bos_id is None else config.eos_ids | {config.bos_id}
     if not all(0 <= token < config.vocab_size for token in ids):
         raise ModelError("it names a token outside the vocabulary; fetch it again or use another file")
@@ -52,27 +57,31 @@ def _refuse_nonsense(config: ModelConfig) -> None:
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Name -> shape (rows first) of every tensor of such a model, in the order in which a forward pass meets them."""
-    if config.architecture not in ARCHITECTURES:
-        raise ModelError(f"the architecture {config.architecture!r} is not supported ({', '.join(ARCHITECTURES)} is)")
+    family_of(config.architecture)
     shapes: dict[str, Shape] = {"token_embd.weight": (config.vocab_size, config.hidden)}
     for layer in range(config.layers):
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in _llama_layer(config).items()}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _layer(config).items()}
     shapes["output_norm.weight"] = (config.hidden,)
     if not config.tied:
         shapes["output.weight"] = (config.vocab_size, config.hidden)
     return shapes
 
 
-def _llama_layer(config: ModelConfig) -> dict[str, Shape]:
+def _layer(config: ModelConfig) -> dict[str, Shape]:
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return {
-        "attn_norm": (config.hidden,),
-        "attn_q": (queries, config.hidden),
-        "attn_k": (keys, config.hidden),
-        "attn_v": (keys, config.hidden),
-        "attn_output": (config.hidden, queries),
-        "ffn_norm": (config.hidden,),
-        "ffn_gate": (config.feed_forward, config.hidden),
-        "ffn_up": (config.feed_forward, config.hidden),
-        "ffn_down": (config.hidden, config.feed_forward),
+    shapes: dict[str, Shape] = {
+        "attn_norm.weight": (config.hidden,),
+        "attn_q.weight": (queries, config.hidden),
+        "attn_k.weight": (keys, config.hidden),
+        "attn_v.weight": (keys, config.hidden),
+        "attn_output.weight": (config.hidden, queries),
+        "ffn_norm.weight": (config.hidden,),
+        "ffn_gate.weight": (config.feed_forward, config.hidden),
+        "ffn_up.weight": (config.feed_forward, config.hidden),
+        "ffn_down.weight": (config.hidden, config.feed_forward),
     }
+    if config.qkv_bias:
+        shapes |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
+    if config.qk_norm:
+        shapes |= {"attn_q_norm.weight": (config.head_dim,), "attn_k_norm.weight": (config.head_dim,)}
+    return shapes

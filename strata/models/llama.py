@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from strata.errors import ModelError
 from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspace
 from strata.models.config import ModelConfig, RawTensor
+from strata.models.halves import as_pairs
 from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops
 
 _GIB: Final = 2**30
@@ -29,6 +30,10 @@ PADDING: Final = 0
 class _Layer:
     attention_norm: Array
     queries_keys_values: Matrix
+    bias: Array | None
+    """What is added to queries, keys and values."""
+    query_norm: Array | None
+    key_norm: Array | None
     output: Matrix
     feed_forward_norm: Array
     gate_and_up: Matrix
@@ -154,7 +159,7 @@ class LlamaModel:
             head_dim=config.head_dim,
         )
         self._cache = self._ops.cache(shape)
-        self._angles = self._ops.rotation(context, config.rope_dim, config.rope_theta)
+        self._angles = self._ops.rotation(context, config.rope_dim, config.rope_theta, config.rope_factors)
         self._room = _Room.of(self._ops, config, self._room_rows(rows))
         self._step = _StepRoom.of(self._ops, config, rows)
         self._rows = rows
@@ -263,6 +268,11 @@ class LlamaModel:
         eps = self.config.rms_eps
         kernels.norm(residual, weights.attention_norm, eps, room.normed)
         kernels.linear(room.normed, weights.queries_keys_values, room.queries_keys_values)
+        if weights.bias is not None:
+            kernels.add(room.queries_keys_values, weights.bias)
+        if weights.query_norm is not None:
+            kernels.norm_heads(room.queries, weights.query_norm, eps)
+            kernels.norm_heads(room.keys, weights.key_norm, eps)
         attend()
         kernels.add_linear(room.attended, weights.output, residual)
         kernels.norm(residual, weights.feed_forward_norm, eps, room.normed)
@@ -290,21 +300,32 @@ def _load(config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops) -> _W
     embedding = ops.matrix([tensors["token_embd.weight"]])
     return _Weights(
         embedding=embedding,
-        layers=tuple(_load_layer(f"blk.{layer}", tensors, ops) for layer in range(config.layers)),
+        layers=tuple(_load_layer(f"blk.{layer}", config, tensors, ops) for layer in range(config.layers)),
         norm=ops.vector(tensors["output_norm.weight"]),
         head=embedding if config.tied else ops.matrix([tensors["output.weight"]]),
     )
 
 
-def _load_layer(prefix: str, tensors: Mapping[str, RawTensor], ops: Ops) -> _Layer:
+def _load_layer(prefix: str, config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops) -> _Layer:
     def named(name: str) -> RawTensor:
-        return tensors[f"{prefix}.{name}.weight"]
+        return tensors[f"{prefix}.{name}"]
 
+    def turned(name: str) -> RawTensor:
+        """Of queries or keys: rows in the order in which `rotate` takes a head's elements."""
+        return as_pairs(named(name), config) if config.halves else named(name)
+
+    def normed(name: str) -> Array | None:
+        return ops.vector(turned(name)) if config.qk_norm else None
+
+    biases = [turned("attn_q.bias"), turned("attn_k.bias"), named("attn_v.bias")] if config.qkv_bias else None
     return _Layer(
-        attention_norm=ops.vector(named("attn_norm")),
-        queries_keys_values=ops.matrix([named("attn_q"), named("attn_k"), named("attn_v")]),
-        output=ops.matrix([named("attn_output")]),
-        feed_forward_norm=ops.vector(named("ffn_norm")),
-        gate_and_up=ops.gated_matrix(named("ffn_gate"), named("ffn_up")),
-        down=ops.matrix([named("ffn_down")]),
+        attention_norm=ops.vector(named("attn_norm.weight")),
+        queries_keys_values=ops.matrix([turned("attn_q.weight"), turned("attn_k.weight"), named("attn_v.weight")]),
+        bias=None if biases is None else ops.vectors(biases),
+        query_norm=normed("attn_q_norm.weight"),
+        key_norm=normed("attn_k_norm.weight"),
+        output=ops.matrix([named("attn_output.weight")]),
+        feed_forward_norm=ops.vector(named("ffn_norm.weight")),
+        gate_and_up=ops.gated_matrix(named("ffn_gate.weight"), named("ffn_up.weight")),
+        down=ops.matrix([named("ffn_down.weight")]),
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 from strata.errors import ModelError
 from strata.models.architecture import Model
+from strata.models.families import family_of
 from strata.models.file import ModelFile
 from strata.models.llama import LlamaModel
 from strata.models.ops import Ops
-
-_ARCHITECTURES: Final[Mapping[str, type[LlamaModel]]] = {"llama": LlamaModel}
 
 
 def make_model(file: ModelFile, ops: Ops, *, available: int | None = None) -> Model:
@@ -30,7 +26,5 @@ def make_model(file: ModelFile, ops: Ops, *, available: int | None = None) -> Mo
 
 
 def _load(file: ModelFile, ops: Ops, available: int | None) -> Model:
-    kind = _ARCHITECTURES.get(file.architecture)
-    if kind is None:
-        raise ModelError(f"the architecture {file.architecture!r} is not supported")
-    return kind(file.config, file.tensors, ops, available=available)
+    family_of(file.architecture)
+    return LlamaModel(file.config, file.tensors, ops, available=available)

@@ -48,6 +48,14 @@ class Kernels(Protocol):
         """out = x / sqrt(mean(x^2) + eps) * weight, over each row (https://arxiv.org/abs/1910.07467)."""
         ...
 
+    def norm_heads(self, x: Array, weight: Array, eps: float) -> None:
+        """`norm` of each head of each row, in place; a head is as long as the weight."""
+        ...
+
+    def add(self, x: Array, vector: Array) -> None:
+        """x += vector, each row."""
+        ...
+
     def linear(self, x: Array, matrix: Matrix, out: Array) -> None:
         """out = x @ matrix.T"""
         ...
@@ -109,8 +117,15 @@ class Ops(Protocol):
         """Memory that is free on the device now."""
         ...
 
-    def rotation(self, context: int, turned: int, theta: float) -> Array:
-        """The angles of `rotate` for every position below `context`: the first `turned` elements of a head turn."""
+    def vectors(self, parts: Sequence[RawTensor]) -> Array:
+        """Load vectors, one after the other."""
+        ...
+
+    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Array:
+        """The angles of `rotate` for every position below `context`: the first `turned` elements of a head turn.
+
+        `factors`: what each pair's speed is divided by, turned / 2 of them; none: by nothing.
+        """
         ...
 
     def empty(self, rows: int, width: int) -> Array: ...

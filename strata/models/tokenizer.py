@@ -1,23 +1,41 @@
 """Text to tokens and back, by the file's own vocabulary and merges.
 
 The `tokenizers` library does the work; this room says how a GGUF file's tables make one, and what the exact bytes of a
-token are.  Knows byte-level BPE; nothing of chats, templates or models.
+token are.  Knows how vocabularies spell bytes; nothing of chats, templates or models.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 import tokenizers
 from attrs import field, frozen
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from strata.errors import InvalidRequest, ModelError
 
 # Kinds of token in `tokenizer.ggml.token_type` (the format's own numbers).
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+
+_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What Llama 3 and Qwen take for a word; they differ in how many digits make one."""
+
+
+def _words(digits: str) -> pre_tokenizers.PreTokenizer:
+    pattern = tokenizers.Regex(_WORDS.replace("DIGITS", digits))
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pattern, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
 
 _PRE_TOKENIZERS: Final[Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]]] = {
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
@@ -25,8 +43,14 @@ _PRE_TOKENIZERS: Final[Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]]] 
     "smollm": lambda: pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     ),
+    "llama-bpe": lambda: _words("{1,3}"),
+    "qwen2": lambda: _words(""),
 }
 """How text is cut into words before the merges, by the name in `tokenizer.ggml.pre`."""
+
+
+_COMPOSED: Final = frozenset({"qwen2"})
+"""Those that see accents as one with their letters, wherever that can be written."""
 
 
 @frozen
@@ -56,6 +80,8 @@ def tokenizer_json(vocabulary: Vocabulary) -> str:
         built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[_halves(merge) for merge in vocabulary.merges]))
     except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"its merges do not fit its vocabulary ({error}); fetch it again") from error
+    if vocabulary.pre in _COMPOSED:
+        built.normalizer = normalizers.NFC()
     built.pre_tokenizer = _PRE_TOKENIZERS[vocabulary.pre]()
     built.decoder = decoders.ByteLevel()
     built.add_special_tokens(_added(vocabulary, _CONTROL, _UNKNOWN))
@@ -84,7 +110,7 @@ def _added(vocabulary: Vocabulary, *kinds: int) -> list[AddedToken]:
 
 
 class Tokenizer:
-    """Byte-level BPE.  Immutable, and safe to use from several threads."""
+    """A vocabulary at work.  Immutable, and safe to use from several threads."""
 
     def __init__(
         self,
@@ -94,8 +120,14 @@ class Tokenizer:
         eos_ids: frozenset[int] = frozenset(),
         bos_id: int | None = None,
         add_bos: bool = False,
+        vocab_size: int = 0,
+        byte_fallback: bool = False,
     ) -> None:
-        """`text` is a `tokenizer.json`; `special` are the tokens whose text is their own.  Raises ModelError."""
+        """`text` is a `tokenizer.json`; `special` are the tokens whose text is their own.  Raises ModelError.
+
+        `vocab_size`: what the model may choose from, where that is more than the tokens there are: the rest is padding
+        and means nothing.  `byte_fallback`: whether tokens are written as SentencePiece does (`▁the`, `<0x0A>`).
+        """
         self._json = text
         self._tokenizer = _load(text)
         self._special = special
@@ -104,7 +136,8 @@ class Tokenizer:
         """Tokens that end an answer; a stream hides them."""
         self.hidden_ids: Final = eos_ids | frozenset(_control_ids(self._tokenizer))
         """Tokens that are no text of an answer (ends of turns and the like); a stream hides them."""
-        self.vocab_size: Final[int] = self._tokenizer.get_vocab_size()
+        self._spelt: Final = _byte_fallback if byte_fallback else _byte_level
+        self.vocab_size: Final[int] = max(vocab_size, self._tokenizer.get_vocab_size())
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.vocab_size} tokens, {len(self._special)} special>"
@@ -137,18 +170,14 @@ class Tokenizer:
         A special token gives its own text.  Raises IndexError for an id outside the vocabulary.
         """
         text = self.token_text(token)
-        if token in self._special:
-            return text.encode()
-        try:
-            return bytes(map(_BYTES.__getitem__, text))
-        except KeyError:
-            # Not made of stand-ins for bytes: no merge can make it, so it is text of its own.
-            return text.encode()
+        return text.encode() if token in self._special else self._spelt(text)
 
     def token_text(self, token: int) -> str:
-        """The token as the vocabulary writes it (`Ġthe`).  Raises IndexError."""
+        """The token as the vocabulary writes it (`Ġthe`); nothing for padding.  Raises IndexError."""
         text: str | None = self._tokenizer.id_to_token(token) if token >= 0 else None
         if text is None:
+            if 0 <= token < self.vocab_size:
+                return ""
             raise IndexError(f"token {token} is outside the vocabulary (0-{self.vocab_size - 1})")
         return text
 
@@ -170,6 +199,20 @@ def _load(text: str) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"its tokenizer cannot be built ({error}); fetch the file again") from error
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes(map(_BYTES.__getitem__, token))
+    except KeyError:
+        # Not made of stand-ins for bytes: no merge can make it, so it is text of its own.
+        return token.encode()
+
+
+def _byte_fallback(token: str) -> bytes:
+    """As SentencePiece writes: characters, `▁` for a space, and `<0x0A>` for a byte that is no character's."""
+    byte = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
 def _control_ids(tokenizer: tokenizers.Tokenizer) -> Iterator[int]:

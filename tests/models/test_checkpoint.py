@@ -1,0 +1,307 @@
+"""Checkpoint folders, and the families beyond llama: held against what the transformers library computes.
+
+tests/models/make_checkpoints.py made the folders and the numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, TokenType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llama_reading import Reader
+
+from strata.cpu.ops import CpuOps
+from strata.cpu.quantised import expand
+from strata.errors import ModelError
+from strata.messages import ChatMessage
+from strata.models.architecture import Model
+from strata.models.config import ModelConfig, RawTensor
+from strata.models.file import ModelFile, open_model
+from strata.models.halves import as_pairs
+from strata.models.make import make_model
+
+FOLDER = Path(__file__).parents[1] / "data" / "checkpoints"
+NAMES = ("llama", "llama3", "qwen2", "qwen3")
+
+
+def said(name: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return answer
+
+
+def loaded(file: ModelFile) -> Model:
+    model = make_model(file, CpuOps(1))
+    model.allocate(8, 64, context=512, rows=4)
+    return model
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return shutil.copytree(FOLDER / "qwen2", tmp_path / "qwen2")
+
+
+def logits_agree(model: Model, name: str) -> None:
+    expected = said(name)
+    for at, logits in expected["logits"].items():
+        reader = Reader(model, list(range(8)))
+        got = reader.read(expected["tokens"][: int(at) + 1]).logits
+        np.testing.assert_allclose(got, np.array(logits), atol=1e-4, rtol=0)
+
+
+def test_the_logits_of_a_checkpoint_are_those_of_transformers(name: str) -> None:
+    model = loaded(open_model(FOLDER / name))
+    try:
+        logits_agree(model, name)
+    finally:
+        model.close()
+
+
+def test_decoding_a_checkpoint_gives_the_logits_that_reading_it_gives(name: str) -> None:
+    model = loaded(open_model(FOLDER / name))
+    expected = said(name)
+    try:
+        reader = Reader(model, list(range(8)))
+        reader.read(expected["tokens"][:60])
+        decoded = [reader.decode(token).logits for token in expected["tokens"][60:65]]
+        np.testing.assert_allclose(decoded[3], np.array(expected["logits"]["63"]), atol=1e-4, rtol=0)
+        np.testing.assert_allclose(decoded[4], np.array(expected["logits"]["64"]), atol=1e-4, rtol=0)
+    finally:
+        model.close()
+
+
+def test_the_same_weights_as_a_gguf_file_give_the_same_logits(name: str, tmp_path: Path) -> None:
+    path = as_gguf(open_model(FOLDER / name), tmp_path / f"{name}.gguf")
+    model = loaded(open_model(path))
+    try:
+        logits_agree(model, name)
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("kind", ["gguf", "checkpoint"])
+def test_texts_have_the_tokens_that_transformers_gives_them(name: str, kind: str, tmp_path: Path) -> None:
+    folder = open_model(FOLDER / name)
+    file = folder if kind == "checkpoint" else open_model(as_gguf(folder, tmp_path / f"{name}.gguf"))
+    for one in said(name)["texts"]:
+        assert file.tokenizer.encode(one["text"]) == one["ids"]
+
+
+def test_a_checkpoint_says_what_it_is(name: str) -> None:
+    file = open_model(FOLDER / name)
+    config = file.config
+    assert (file.name, config.context, config.vocab_size, config.eos_ids) == (name, 2048, 320, {2})
+    assert file.quantisation == {"llama": "F32", "llama3": "BF16", "qwen2": "F32", "qwen3": "F16"}[name]
+    assert (config.qkv_bias, config.qk_norm, config.tied) == (
+        name == "qwen2",
+        name == "qwen3",
+        name in ("llama3", "qwen2"),
+    )
+    assert file.size_bytes == sum(path.stat().st_size for path in (FOLDER / name).glob("*.safetensors"))
+    assert file.template.render([ChatMessage("user", "hi")]).startswith("<|im_start|>user\nhi<|im_end|>")
+
+
+def test_a_token_that_is_only_padding_has_no_text(name: str) -> None:
+    tokenizer = open_model(FOLDER / name).tokenizer
+    assert tokenizer.vocab_size == 320
+    assert tokenizer.token_bytes(319) == b""
+    with pytest.raises(IndexError):
+        tokenizer.token_bytes(320)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def states(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: changed(folder / "config.json", lambda config: config.update(values))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def holding(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(data) and None
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (states(model_type="gpt2"), "the model_type 'gpt2' is not supported"),
+        (states(model_type=None), "no text for model_type"),
+        (states(hidden_act="gelu"), "activation 'gelu'"),
+        (states(use_sliding_window=True, sliding_window=64), "sliding window"),
+        (states(quantization_config={}), "weights are quantised"),
+        (states(rope_parameters={"rope_type": "yarn", "factor": 4.0}), "'yarn' scaled positions"),
+        (states(hidden_size=0), "its hidden_size is 0"),
+        (states(num_hidden_layers=True), "its num_hidden_layers is True"),
+        (states(num_hidden_layers=3), "the tensor blk.2.attn_norm.weight is missing"),
+        (states(rms_norm_eps=float("nan")), "its rms_norm_eps is nan"),
+        (states(num_key_value_heads=3), "its heads do not fit"),
+        (states(intermediate_size=64), "ffn_gate.weight has shape (96, 64) where (64, 64) belongs"),
+        (states(eos_token_id=["a"]), "names no token"),
+        (without("tokenizer.json"), "has no tokenizer.json"),
+        (without("model.safetensors"), "cannot be read"),
+        (without("chat_template.jinja"), "no chat template"),
+        (holding("tokenizer.json", b"{}"), "tokenizer cannot be built"),
+        (holding("tokenizer.json", b"["), "tokenizer.json is damaged"),
+        (holding("model.safetensors", b""), "no safetensors file"),
+        (holding("model.safetensors", b"\xff" * 64), "no safetensors file"),
+        (holding("model.safetensors", b"\x08" + b"\0" * 7 + b'{"a": 1}'), "damaged entry for a"),
+        (
+            holding("model.safetensors.index.json", b'{"weight_map": {"a": "../b.safetensors"}}'),
+            "names no weight files",
+        ),
+        (cut, "cut short"),
+    ],
+)
+def test_a_checkpoint_that_can_not_be_run_is_refused_in_one_line(
+    copy: Path, change: Callable[[Path], None], says: str
+) -> None:
+    """B37"""
+    if "eos" in says or "token" in says:
+        (copy / "generation_config.json").unlink()
+    change(copy)
+    with pytest.raises(ModelError) as refused:
+        open_model(copy)
+    assert says in str(refused.value)
+    assert str(refused.value).startswith(f"{copy}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_without_a_checkpoint_says_what_to_name(tmp_path: Path) -> None:
+    """B37"""
+    with pytest.raises(ModelError, match="without a config"):
+        open_model(tmp_path)
+
+
+_DAMAGE = st.tuples(
+    st.sampled_from(["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]),
+    st.integers(0, 4000),
+    st.binary(min_size=1, max_size=8),
+)
+
+
+@given(damage=_DAMAGE)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_checkpoint_is_opened_or_refused_and_never_another_error(
+    tmp_path: Path, damage: tuple[str, int, bytes]
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(FOLDER / "qwen3", folder, dirs_exist_ok=True)
+    name, at, wrong = damage
+    data = bytearray((folder / name).read_bytes())
+    at %= len(data)
+    data[at : at + len(wrong)] = wrong
+    (folder / name).write_bytes(data)
+    with contextlib.suppress(ModelError):
+        open_model(folder)
+
+
+# -- the two orders of a head's elements ----------------------------------------------------------------------------
+
+
+@given(heads=st.integers(1, 4), half=st.integers(1, 8), rest=st.integers(0, 4), columns=st.sampled_from([None, 1, 32]))
+def test_reordering_puts_each_pair_side_by_side_and_moves_nothing_else(
+    heads: int, half: int, rest: int, columns: int | None
+) -> None:
+    dim = 2 * half + rest
+    shape = (heads * dim,) if columns is None else (heads * dim, columns)
+    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    config = settled(head_dim=dim, rope_dim=2 * half)
+    moved = as_pairs(RawTensor("x", "F32", shape, numbers.reshape(-1).view(np.uint8)), config)
+    got = moved.data.view(np.float32).reshape(heads, dim, -1)
+    was = numbers.reshape(heads, dim, -1)
+    for pair in range(half):
+        np.testing.assert_array_equal(got[:, 2 * pair], was[:, pair])
+        np.testing.assert_array_equal(got[:, 2 * pair + 1], was[:, pair + half])
+    np.testing.assert_array_equal(got[:, 2 * half :], was[:, 2 * half :])
+
+
+def settled(**values: Any) -> ModelConfig:
+    return attrs.evolve(open_model(FOLDER / "qwen2").config, **values)
+
+
+# -- the same model as GGUF -----------------------------------------------------------------------------------------
+
+
+def as_gguf(file: ModelFile, path: Path) -> Path:
+    """Written by GGUF's own library, by the conventions of each family: llama's pairs are neighbours there."""
+    config = file.config
+    writer = gguf.GGUFWriter(path, config.architecture)
+    writer.add_name(file.name)
+    writer.add_block_count(config.layers)
+    writer.add_context_length(config.context)
+    writer.add_embedding_length(config.hidden)
+    writer.add_feed_forward_length(config.feed_forward)
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_eps)
+    _add_vocabulary(writer, file)
+    for tensor in _tensors(file):
+        writer.add_tensor(tensor.name, _numbers(tensor), raw_dtype=GGMLQuantizationType.F32)
+    if config.rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.array(config.rope_factors, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, file: ModelFile) -> None:
+    folder = json.loads((file.path / "tokenizer.json").read_text(encoding="utf-8"))
+    ids = folder["model"]["vocab"] | {token["content"]: token["id"] for token in folder["added_tokens"]}
+    tokens = sorted(ids, key=lambda token: ids[token])
+    padding = [f"[PAD{n}]" for n in range(len(tokens), file.config.vocab_size)]
+    special = {token["content"] for token in folder["added_tokens"]}
+    kinds = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe" if file.config.architecture == "llama" else "qwen2")
+    writer.add_token_list([*tokens, *padding])
+    writer.add_token_types([*kinds, *[TokenType.UNUSED] * len(padding)])
+    writer.add_token_merges([" ".join(merge) for merge in folder["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template((file.path / "chat_template.jinja").read_text(encoding="utf-8"))
+
+
+def _tensors(file: ModelFile) -> Iterator[RawTensor]:
+    for tensor in file.tensors.values():
+        turned = file.architecture == "llama" and tensor.name.endswith(("attn_q.weight", "attn_k.weight"))
+        yield as_pairs(tensor, file.config) if turned else tensor
+
+
+def _numbers(tensor: RawTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    out = np.empty(tensor.shape, np.float32)
+    expand(tensor, out.reshape(-1, tensor.shape[-1]))
+    return out
