@@ -20,7 +20,7 @@ from strata.engine.device_work import begin_chunk, decode, drop_chunk
 from strata.engine.fingerprint import digests, engine_parts
 from strata.engine.holdings import Pages, Workspaces
 from strata.engine.sampling import Choice, check
-from strata.engine.sequence import HalfChunk, Sequence, check_tokens
+from strata.engine.sequence import HalfChunk, Sequence, check_shared, check_tokens
 from strata.engine.step import Credit, Steps, allowed
 from strata.engine.trace import Trace
 from strata.errors import DeviceFault, SequenceFailed, StrataError, frames_of
@@ -188,11 +188,16 @@ class Engine:
                 context=budget.context,
                 page_tokens=budget.page_tokens,
             )
-            self._pages.give(message.seq, message.pages)
+            check_shared(message, self._holders(message.pages), budget.page_tokens)
+            self._pages.share(message.seq, message.pages)
         except SequenceFailed as error:
             self._fail(sequence, error)
         else:
             sequence.pages.extend(message.pages)
+
+    def _holders(self, pages: tuple[int, ...]) -> list[Sequence]:
+        seqs = {seq for page in pages for seq in self._pages.holders(page)}
+        return [self._sequences[seq] for seq in sorted(seqs)]
 
     def _grant(self, message: Grant) -> None:
         sequence = self._sequences.get(message.seq)
@@ -362,7 +367,7 @@ class Engine:
         del self._sequences[sequence.seq]
         self._half_read.pop(sequence.seq, None)
         drop_chunk(self._workspaces, sequence)
-        self._pages.take_back(sequence.pages)
+        self._pages.take_back(sequence.seq, sequence.pages)
         sequence.pages.clear()
 
     def _forget_all(self) -> None:

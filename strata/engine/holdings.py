@@ -1,12 +1,12 @@
-"""What is held and by whom: pages that were granted, and workspaces for half-done chunks.
+"""What is held and by whom: pages that were granted or are shared, and workspaces for half-done chunks.
 
-A room of its own because a page or a workspace that two sequences hold is a wrong answer that nobody sees.  Decides
+A room of its own because a page or a workspace that two sequences write is a wrong answer that nobody sees.  Decides
 nothing: which page goes to whom is the ledger's matter, on the other side of the messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from strata.errors import SequenceFailed
@@ -14,11 +14,11 @@ from strata.messages import Seq
 
 
 class Pages:
-    """Who holds which of the engine's `total` pages."""
+    """Who holds which of the engine's `total` pages: one that may write it, or any number that read it."""
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._holders: dict[int, Seq] = {}
+        self._holders: dict[int, set[Seq]] = {}
 
     def __repr__(self) -> str:
         return f"<Pages {self.total - len(self._holders)} free, {len(self._holders)} held>"
@@ -27,20 +27,35 @@ class Pages:
     def held(self) -> int:
         return len(self._holders)
 
+    def holders(self, page: int) -> Set[Seq]:
+        return self._holders.get(page, frozenset())
+
     def give(self, seq: Seq, pages: tuple[int, ...]) -> None:
-        """All or none.  Raises SequenceFailed if one does not exist or is held already."""
+        """To write them.  All or none.  Raises SequenceFailed if one does not exist or is held already."""
+        self._check(pages)
+        for page in pages:
+            if page in self._holders:
+                raise SequenceFailed(f"page {page} was granted while sequence {min(self._holders[page])} holds it")
+        self.share(seq, pages)
+
+    def share(self, seq: Seq, pages: tuple[int, ...]) -> None:
+        """To read them, whoever else holds them.  All or none.  Raises SequenceFailed if one does not exist."""
+        self._check(pages)
+        for page in pages:
+            self._holders.setdefault(page, set()).add(seq)
+
+    def take_back(self, seq: Seq, pages: Iterable[int]) -> None:
+        for page in pages:
+            self._holders[page].remove(seq)
+            if not self._holders[page]:
+                del self._holders[page]
+
+    def _check(self, pages: tuple[int, ...]) -> None:
         if len(set(pages)) != len(pages):
-            raise SequenceFailed(f"the same page twice in one grant: {pages}")
+            raise SequenceFailed(f"the same page twice in one message: {pages}")
         for page in pages:
             if not 0 <= page < self.total:
                 raise SequenceFailed(f"page {page} is not one of {self.total}")
-            if page in self._holders:
-                raise SequenceFailed(f"page {page} was granted while sequence {self._holders[page]} holds it")
-        self._holders.update(dict.fromkeys(pages, seq))
-
-    def take_back(self, pages: Iterable[int]) -> None:
-        for page in pages:
-            del self._holders[page]
 
 
 class Workspaces:

@@ -5,7 +5,7 @@ A room of its own because it is all that a parked sequence is.  Knows no step, n
 
 from __future__ import annotations
 
-from collections.abc import Generator, Set
+from collections.abc import Generator, Iterable, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -115,5 +115,22 @@ def check_tokens(opened: Open, *, vocab_size: int, context: int, page_tokens: in
         raise SequenceFailed(f"the prompt's {len(opened.tokens)} tokens leave no room in a context of {context}")
     if min(opened.tokens) < 0 or max(opened.tokens) >= vocab_size:
         raise SequenceFailed(f"a token of the prompt is not one of the model's {vocab_size}")
-    if not 0 <= opened.known < len(opened.tokens) or opened.known > len(opened.pages) * page_tokens:
+    # Whole pages, because what is behind the known beginning is written, and a shared page never is.
+    if opened.known != len(opened.pages) * page_tokens or opened.known >= len(opened.tokens):
         raise SequenceFailed(f"{opened.known} known tokens do not fit {len(opened.pages)} pages and the prompt")
+
+
+def check_shared(opened: Open, holders: Iterable[Sequence], page_tokens: int) -> None:
+    """Raises SequenceFailed if one of those that hold some of its pages now shows that they are not what it knows.
+
+    What a page holds that nobody has open is the ledger's to know.
+    """
+    places = {page: place for place, page in enumerate(opened.pages)}
+    for holder in holders:
+        common = [place for place, page in enumerate(holder.pages) if page in places]
+        if any(places[holder.pages[place]] != place for place in common):
+            raise SequenceFailed(f"a known page lies elsewhere in sequence {holder.seq}, which holds it too")
+        end = (max(common) + 1) * page_tokens
+        # Only what was read: decoding computes the same in another order, and its bits differ.
+        if end > holder.position or holder.prompt[:end] != opened.tokens[:end]:
+            raise SequenceFailed(f"sequence {holder.seq} has not read to {end} what a known page is to hold")

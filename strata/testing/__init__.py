@@ -6,9 +6,9 @@
 """
 
 from strata.testing.language import ByteTokenizer, PlainTemplate
+from strata.testing.pages import ProtocolError
 from strata.testing.script import Fault, RowFault, Script
 from strata.testing.scripted import Ran, ScriptedEngine
-from strata.testing.sequences import ProtocolError
 
 __all__ = [
     "ByteTokenizer",

@@ -313,7 +313,7 @@ class ScriptedEngine:
     def _end_chunk(self, sequence: ScriptedSequence, end: int, seconds: float) -> None:
         sequence.chunk = None
         del self._last_read[sequence.seq]
-        sequence.position = end
+        self._sequences.read(sequence, end)
         self._deliver(ChunkRead(sequence.seq, end, seconds))
         if not sequence.unread:
             self._publish([sequence], 0.0)

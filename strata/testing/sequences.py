@@ -6,19 +6,15 @@ a real engine does nothing (a stranger) or fails one sequence (a wrong page).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 from attrs import define
 
-from strata.errors import StrataError
 from strata.messages import Grant, Open, Ready, Row, Seq, TokenLogprob
 from strata.testing.language import END
+from strata.testing.pages import ProtocolError, ScriptedPages
 from strata.testing.script import letters
-
-
-class ProtocolError(StrataError):
-    """The engine was told something that no right dispatcher says."""
 
 
 @define
@@ -107,7 +103,7 @@ class Sequences:
         self._strict = strict
         self._open: dict[Seq, ScriptedSequence] = {}
         self._seen: set[Seq] = set()
-        self._holders: dict[int, Seq] = {}
+        self._pages = ScriptedPages(ready.pages, ready.page_tokens)
 
     def __repr__(self) -> str:
         return f"<Sequences {len(self._open)} open, {self.held_pages} pages held>"
@@ -120,7 +116,7 @@ class Sequences:
 
     @property
     def held_pages(self) -> int:
-        return len(self._holders)
+        return self._pages.held
 
     def get(self, seq: Seq) -> ScriptedSequence | None:
         """None if it is not open.  Raises ProtocolError if it never was, unless strangers are welcome."""
@@ -134,36 +130,32 @@ class Sequences:
             raise ProtocolError(f"sequence {opened.seq} was opened twice")
         self._check_tokens(opened)
         self._seen.add(opened.seq)
-        self._hold(opened.seq, opened.pages)
+        self._pages.share(opened.seq, opened.pages, opened.tokens)
         self._open[opened.seq] = ScriptedSequence(opened, answer, self._ready)
 
     def grant(self, grant: Grant) -> None:
         """Nothing happens if it has ended meanwhile.  Raises ProtocolError."""
         sequence = self.get(grant.seq)
         if sequence is not None:
-            self._hold(grant.seq, grant.pages)
+            self._pages.grant(grant.seq, grant.pages)
             sequence.pages += grant.pages
             sequence.said_wants = False
+
+    def read(self, sequence: ScriptedSequence, end: int) -> None:
+        """Its prompt is read up to here."""
+        self._pages.read(sequence.pages, sequence.opened.tokens, sequence.position, end)
+        sequence.position = end
 
     def forget(self, seq: Seq) -> bool:
         """Whether there was something to forget."""
         sequence = self._open.pop(seq, None)
         if sequence is not None:
-            for page in sequence.pages:
-                del self._holders[page]
+            self._pages.take_back(seq, sequence.pages)
         return sequence is not None
 
     def _check_tokens(self, opened: Open) -> None:
         tokens, context = len(opened.tokens), self._ready.context
         if not 0 < tokens < context:
             raise ProtocolError(f"sequence {opened.seq} has {tokens} tokens, the context is {context}")
-        if not 0 <= opened.known < tokens or opened.known > len(opened.pages) * self._ready.page_tokens:
+        if opened.known != len(opened.pages) * self._ready.page_tokens or opened.known >= tokens:
             raise ProtocolError(f"sequence {opened.seq} knows {opened.known} of {tokens} tokens, {opened.pages=}")
-
-    def _hold(self, seq: Seq, pages: Iterable[int]) -> None:
-        for page in pages:
-            if not 0 <= page < self._ready.pages:
-                raise ProtocolError(f"sequence {seq} was granted page {page}; there are {self._ready.pages}")
-            if page in self._holders:
-                raise ProtocolError(f"sequence {seq} was granted page {page}; {self._holders[page]} holds it")
-            self._holders[page] = seq

@@ -63,9 +63,11 @@ class Drive:
             clock=clock or getattr(self.model, "watch", None) or count().__next__,
         )
         self.facts: list[FromEngine] = []
-        self.free = set(range(pages))
+        self.pages = frozenset(range(pages))
         self.held: dict[Seq, list[int]] = {}
-        self._page = page
+        self.kept: set[int] = set()
+        """Pages that are cached: not granted again, even if nobody holds them."""
+        self.page = page
         self._steps = 0
 
     # -- saying -----------------------------------------------------------------------------------------------------
@@ -80,23 +82,33 @@ class Drive:
         self.tell(Step(self._steps, decode, read, until, **named))
         return self._steps
 
-    def open(self, seq: Seq, tokens: Iterable[int], sampling: Sampling = GREEDY, *, hold: int | None = None) -> None:
-        """With pages for `hold` tokens; None: for its longest life."""
-        known = tuple(tokens)
-        self.tell(Open(seq, known, sampling))
-        self.grant(seq, len(known) + sampling.max_tokens if hold is None else hold)
+    def open(
+        self,
+        seq: Seq,
+        tokens: Iterable[int],
+        sampling: Sampling = GREEDY,
+        *,
+        hold: int | None = None,
+        cached: tuple[int, ...] = (),
+    ) -> None:
+        """With `cached` pages, which hold its beginning, and others for `hold` tokens more (None: for all its life)."""
+        prompt, known = tuple(tokens), len(cached) * self.page
+        self.held.setdefault(seq, []).extend(cached)
+        self.tell(Open(seq, prompt, sampling, cached, known))
+        self.grant(seq, len(prompt) + sampling.max_tokens - known if hold is None else hold)
 
     def grant(self, seq: Seq, tokens: int) -> tuple[int, ...]:
         """Pages for so many tokens more, the highest first, so that order and number are not the same."""
-        pages = tuple(self._highest() for _ in range(-(-tokens // self._page)))
+        count = -(-tokens // self.page)
+        pages = tuple(sorted(self.free, reverse=True)[:count])
+        assert len(pages) == count, "the tests' pages are used up"
         self.held.setdefault(seq, []).extend(pages)
         self.tell(Grant(seq, pages))
         return pages
 
-    def _highest(self) -> int:
-        page = max(self.free)
-        self.free.remove(page)
-        return page
+    @property
+    def free(self) -> frozenset[int]:
+        return self.pages.difference(self.kept, *self.held.values())
 
     def close(self, seq: Seq) -> None:
         self.tell(Close(seq))
@@ -121,7 +133,7 @@ class Drive:
         facts = self.engine.take_facts()
         self.facts += facts
         for seq in [seq for fact in facts for seq in gone(fact)]:
-            self.free.update(self.held.pop(seq, ()))
+            self.held.pop(seq, None)
 
     # -- hearing ----------------------------------------------------------------------------------------------------
 

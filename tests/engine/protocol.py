@@ -80,12 +80,24 @@ class Session:
         self.tell(Step(self._step, decode, read, read_until))
         return self._step
 
-    def open(self, seq: Seq, *, prompt: int | None = None, answer: int = ANSWER, hold: int | None = None) -> int:
-        """A greedy sequence of `prompt` tokens with pages for `hold` tokens (None: for all); the prompt's length."""
+    def open(
+        self,
+        seq: Seq,
+        *,
+        prompt: int | None = None,
+        answer: int = ANSWER,
+        hold: int | None = None,
+        cached: tuple[int, ...] = (),
+    ) -> int:
+        """A greedy sequence of `prompt` tokens with pages for `hold` tokens (None: for all); the prompt's length.
+
+        Numbers that differ by 23 have equal prompts; `cached` pages hold the beginning of it.
+        """
         length = 2 * self.ready.chunk_tokens + self.ready.chunk_tokens // 2 if prompt is None else prompt
         tokens = tuple(3 + (seq * 5 + i * 7) % 23 for i in range(length))
-        self.tell(Open(seq, tokens, Sampling(temperature=0.0, max_tokens=answer, ignore_eos=True)))
-        self.grant(seq, length + answer if hold is None else hold)
+        known = len(cached) * self.ready.page_tokens
+        self.tell(Open(seq, tokens, Sampling(temperature=0.0, max_tokens=answer, ignore_eos=True), cached, known))
+        self.grant(seq, length + answer - known if hold is None else hold)
         return length
 
     def grant(self, seq: Seq, tokens: int) -> tuple[int, ...]:
@@ -406,6 +418,58 @@ async def an_answer_at_the_end_of_its_pages_says_so_once_and_the_others_go_on(ma
     assert len(session.rows(Seq(1))) == ANSWER
 
 
+# -- a known beginning ----------------------------------------------------------------------------------------------
+
+LIKE_1 = Seq(1 + 23)
+"""Has the prompt that sequence 1 has."""
+
+
+async def half_way(session: Session) -> tuple[int, ...]:
+    """Sequence 1 has read two chunks; the pages of its own in which they lie, as far as they are full."""
+    chunk = session.ready.chunk_tokens
+    length = session.open(Seq(1), hold=0)
+    pages = session.grant(Seq(1), length + ANSWER)
+    session.step(read=Seq(1), read_until=2 * chunk)
+    await session.until_read(Seq(1), 2 * chunk)
+    return pages[: 2 * chunk // session.ready.page_tokens]
+
+
+async def a_known_beginning_is_not_read_again(make: MakeHost) -> None:
+    alone = await undisturbed(make, LIKE_1)
+    async with running(make) as session:
+        pages = await half_way(session)
+        chunk = session.ready.chunk_tokens
+        for count, seq in enumerate((LIKE_1, Seq(LIKE_1 + 23)), start=1):
+            length = session.open(seq, cached=pages[: count * chunk // session.ready.page_tokens], hold=2 * chunk)
+            session.step(read=seq, read_until=length)
+            await session.until_read(seq, length)
+            session.grant(seq, ANSWER)
+            session.step(seq)
+            await session.until_ended(seq)
+            assert session.read(seq) == [end for end in (chunk, 2 * chunk, length) if end > count * chunk]
+            assert session.tokens(seq) == alone
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+    assert session.tokens(Seq(1)) == alone
+
+
+async def a_known_beginning_outlives_whoever_read_it(make: MakeHost) -> None:
+    """Closed while another reads, and both gone before a third comes."""
+    alone = await undisturbed(make, LIKE_1)
+    async with running(make) as session:
+        pages = await half_way(session)
+        session.open(LIKE_1, cached=pages[:1])
+        session.step(read=LIKE_1)
+        session.tell(Close(Seq(1)))
+        await session.until_ended(LIKE_1)
+        assert Closed(Seq(1)) in session.facts
+        third = Seq(LIKE_1 + 23)
+        session.open(third, cached=pages[:1])
+        session.step(read=third)
+        await session.until_ended(third)
+    assert session.tokens(LIKE_1) == session.tokens(third) == alone
+
+
 # -- leaving --------------------------------------------------------------------------------------------------------
 
 
@@ -512,6 +576,8 @@ ALL = (
     an_unread_sequence_among_the_decoders_does_not_run,
     a_read_without_pages_says_so_once_and_goes_on_when_it_has_them,
     an_answer_at_the_end_of_its_pages_says_so_once_and_the_others_go_on,
+    a_known_beginning_is_not_read_again,
+    a_known_beginning_outlives_whoever_read_it,
     a_closed_sequence_is_gone_in_every_state,
     pages_of_a_closed_sequence_can_be_granted_in_the_same_breath,
     messages_to_a_sequence_that_has_ended_are_ignored,

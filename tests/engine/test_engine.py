@@ -73,9 +73,8 @@ def test_a_known_prefix_is_not_read_again_and_does_not_move_the_grid():
     first.tell(Close(ONE))
     first.facts.clear()
     cached = pages[: (CHUNK + PAGE) // PAGE]
-    first.free -= set(cached)
-    first.tell(Open(TWO, prompt(1, LONG), GREEDY, cached, CHUNK + PAGE))
-    first.grant(TWO, LONG)
+    first.kept.update(cached)
+    first.open(TWO, prompt(1, LONG), cached=cached)
     first.step(read=TWO)
     first.run()
     assert [fact.position for fact in first.facts if isinstance(fact, ChunkRead)] == [2 * CHUNK, LONG]
@@ -531,7 +530,9 @@ def test_an_empty_prompt_fails():
     assert drive.error(ONE) == "the prompt is empty"
 
 
-@pytest.mark.parametrize(("pages", "known"), [((0,), PAGE + 1), ((0, 1), 20), ((0,), -1), ((), 1)])
+@pytest.mark.parametrize(
+    ("pages", "known"), [((0,), PAGE + 1), ((0, 1), 20), ((0,), -1), ((), 1), ((0,), 0), ((0, 1), PAGE)]
+)
 def test_a_known_prefix_that_can_not_be_fails(pages: tuple[int, ...], known: int):
     drive = Drive()
     drive.tell(Open(ONE, prompt(1, 20), GREEDY, pages, known))

@@ -2,137 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
-from drive import CHUNK, Drive, prompt
-from toy_model import ToyModel
+from drive import Drive, prompt
+from parity import DISTURBANCES, OTHERS, PROMPT, SAMPLING, Disturb, Fingerprints, Run, another, llama, numbers, same
 
-from strata.cpu.ops import CpuOps
-from strata.messages import Sampling, Seq
-from strata.models import open_model
-from strata.models.architecture import Model
-from strata.models.make import make_model
-
-PROMPT = prompt(1, 2 * CHUNK + 20)
-SAMPLING = Sampling(temperature=0.8, top_p=0.95, seed=11, repetition_penalty=1.1, ignore_eos=True, max_tokens=7)
-OTHERS = attrs.evolve(SAMPLING, seed=5, max_tokens=33)
-
-Fingerprints = list[Mapping[str, str]]
-Disturb = Callable[[Drive], None]
-
-numbers = count(100)
-
-
-class Run:
-    """What a request went through: its fingerprint after each slice and step, and its tokens."""
-
-    def __init__(self, drive: Drive, disturb: Mapping[int, Disturb] | None = None) -> None:
-        """`disturb`: what comes between two slices or steps; the request is parked for it and resumed."""
-        self.prints: Fingerprints = []
-        seq = Seq(next(numbers))
-        drive.facts.clear()
-        drive.open(seq, PROMPT, SAMPLING)
-        drive.step(read=seq)
-        while drive.advance() and not drive.ended(seq):
-            self.prints.append(drive.engine.fingerprint(seq))
-            between = (disturb or {}).get(len(self.prints))
-            if between:
-                between(drive)
-                drive.step(read=seq)
-        self.tokens = drive.tokens(seq)
-        assert len(self.tokens) == SAMPLING.max_tokens
-
-
-def nothing(drive: Drive) -> None:
-    """Parked, and nobody else runs."""
-    drive.step()
-    assert not drive.advance()
-
-
-def another(decodes: int) -> Disturb:
-    """Another request comes, decodes so many tokens, and leaves; with 0 it is parked in its prompt."""
-
-    def disturb(drive: Drive) -> None:
-        seq = Seq(next(numbers))
-        drive.open(seq, prompt(2, 20), OTHERS)
-        drive.step(read=seq)
-        if decodes:
-            drive.until_written(seq, decodes)
-        else:
-            drive.advance()
-        drive.close(seq)
-
-    return disturb
-
-
-def times(repeat: int, disturb: Disturb) -> Disturb:
-    """So many parks in a row, with a resume after each that comes to nothing."""
-
-    def disturbed(drive: Drive) -> None:
-        for _ in range(repeat):
-            disturb(drive)
-            drive.step(read=Seq(next(numbers) - 1))
-
-    return disturbed
-
-
-DISTURBANCES: dict[str, Disturb] = {
-    "nothing": nothing,
-    "another that decodes 0": another(0),
-    "another that decodes 1": another(1),
-    "another that decodes 32": another(32),
-    "3 parks": times(3, nothing),
-    "10 parks": times(10, another(0)),
-}
-
-
-# -- models ---------------------------------------------------------------------------------------------------------
-
-
-def llama(path: Path) -> Model:
-    return make_model(open_model(path), CpuOps(threads=1))
-
-
-@pytest.fixture(scope="module", params=["toy", "llama"])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], Drive]]:
-    """Makes cold engines of one kind."""
-    with ExitStack() as stack:
-
-        def cold() -> Drive:
-            path = None if request.param == "toy" else request.getfixturevalue("tiny_model_path")
-            drive = Drive(ToyModel() if path is None else llama(path))
-            stack.callback(drive.engine.close)
-            return drive
-
-        yield cold
-
-
-@pytest.fixture(scope="module")
-def undisturbed(make: Callable[[], Drive]) -> Run:
-    """The first request of a cold engine."""
-    return Run(make())
-
-
-@pytest.fixture(scope="module")
-def warm(make: Callable[[], Drive]) -> Drive:
-    """An engine that has served others, whose pages and workspaces are full of what they left."""
-    drive = make()
-    for _ in range(3):
-        another(32)(drive)
-    return drive
-
-
-def same(run: Run, undisturbed: Run) -> None:
-    assert run.tokens == undisturbed.tokens
-    assert run.prints == undisturbed.prints
-
-
-# -- the tests ------------------------------------------------------------------------------------------------------
+from strata.messages import Seq
 
 
 def test_a_warm_engine_gives_what_a_cold_one_gives(warm: Drive, undisturbed: Run):
@@ -185,7 +63,7 @@ def test_decoding_beside_others_changes_no_bit(warm: Drive, undisturbed: Run):
     assert {seq: warm.tokens(seq) for seq in others} == alone
 
 
-def test_the_size_of_pages_changes_no_token(make: Callable[[], Drive], undisturbed: Run):
+def test_the_size_of_pages_changes_no_token(make: Callable[..., Drive], undisturbed: Run):
     drive = make()
     small = Drive(drive.model, page=1, pages=400)
     assert Run(small).tokens == undisturbed.tokens

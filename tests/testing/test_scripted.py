@@ -236,11 +236,15 @@ async def test_reading_stands_at_the_position_it_was_told(autojump_clock: MockCl
 
 async def test_chunks_end_on_the_grid_whatever_is_known(autojump_clock: MockClock) -> None:
     async with running() as desk:
-        desk.engine.tell(Open(Seq(1), tuple(range(100)), GREEDY, pages=tuple(range(8)), known=32))
+        desk.open(1, tokens=tuple(range(64)), pages=4)
         desk.engine.tell(Step(1, read=Seq(1)))
         await trio.sleep(100)
-    assert [fact.position for fact in desk.said(ChunkRead)] == [64, 100]
-    assert desk.rows(1)[-1].ended == "length"
+        desk.engine.tell(Open(Seq(2), tuple(range(100)), GREEDY, pages=(8, 9), known=32))
+        desk.engine.tell(Grant(Seq(2), tuple(range(40, 48))))
+        desk.engine.tell(Step(2, read=Seq(2)))
+        await trio.sleep(100)
+    assert [fact.position for fact in desk.said(ChunkRead) if fact.seq == Seq(2)] == [64, 100]
+    assert desk.rows(2)[-1].ended == "length"
 
 
 async def test_a_want_is_said_once_for_each_grant_that_is_too_small(autojump_clock: MockClock) -> None:
@@ -357,6 +361,8 @@ async def test_a_fault_at_once_reaches_an_idle_engine_too(autojump_clock: MockCl
 # -- what it may not be told ------------------------------------------------------------------------------------------
 
 OPENED = (Open(Seq(1), PROMPT, GREEDY), Grant(Seq(1), (0, 1)))
+LONG = tuple(range(100))
+READ = (Open(Seq(1), LONG, GREEDY), Grant(Seq(1), tuple(range(8))), Step(1, read=Seq(1), read_until=64))
 WRONG = {
     "opened twice": (*OPENED, Open(Seq(1), PROMPT, GREEDY)),
     "opened again after its close": (*OPENED, Close(Seq(1)), Open(Seq(1), PROMPT, GREEDY)),
@@ -366,6 +372,26 @@ WRONG = {
     "a page beyond the last": (*OPENED, Grant(Seq(1), (64,))),
     "a page before the first": (*OPENED, Grant(Seq(1), (-1,))),
     "a page in its open that another holds": (*OPENED, Open(Seq(2), PROMPT, GREEDY, (0,))),
+    "known pages that were never read": (Open(Seq(1), LONG, GREEDY, (0,), 16),),
+    "known pages that are still being read": (*READ, Open(Seq(2), LONG, GREEDY, (0, 1, 2, 3, 4), 80)),
+    "known pages with other tokens": (*READ, Open(Seq(2), (9, *LONG[1:]), GREEDY, (0,), 16)),
+    "known pages in another order": (*READ, Open(Seq(2), LONG, GREEDY, (1, 0), 32)),
+    "known pages that another was granted since": (
+        *READ,
+        Close(Seq(1)),
+        Open(Seq(2), PROMPT, GREEDY),
+        Grant(Seq(2), (0,)),
+        Open(Seq(3), LONG, GREEDY, (0,), 16),
+    ),
+    "a known page twice": (*READ, Open(Seq(2), LONG * 2, GREEDY, (0, 0), 32)),
+    "a granted page that another knows": (
+        *READ,
+        Open(Seq(2), LONG, GREEDY, (0,), 16),
+        Close(Seq(1)),
+        Open(Seq(3), PROMPT, GREEDY),
+        Grant(Seq(3), (0,)),
+    ),
+    "a known end inside a page": (*READ, Open(Seq(2), LONG, GREEDY, (0, 1), 30)),
     "pages for a stranger": (Grant(Seq(9), (0,)),),
     "a stranger that reads": (Step(1, read=Seq(9)),),
     "a stranger that decodes": (Step(1, decode=(Seq(9),)),),
@@ -376,12 +402,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_what_no_right_dispatcher_says_is_an_error(wrong: str) -> None:
+async def test_what_no_right_dispatcher_says_is_an_error(wrong: str, autojump_clock: MockClock) -> None:
     with pytest.RaisesGroup(ProtocolError):
         async with running() as desk:
             for message in WRONG[wrong]:
                 desk.engine.tell(message)
-            await trio.sleep(1)
+                await trio.sleep(10)
 
 
 async def test_messages_that_cross_the_end_of_their_sequence_are_no_error(autojump_clock: MockClock) -> None:

@@ -1,0 +1,75 @@
+"""What the pages of a scripted engine would hold, and who holds them.
+
+A room of its own because a page that is shared too early, or that was given to another meanwhile, gives wrong answers
+that a script can't show: so here it is an error.  Knows no step and no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.errors import StrataError
+from strata.messages import Seq
+
+
+class ProtocolError(StrataError):
+    """The engine was told something that no right dispatcher says."""
+
+
+class ScriptedPages:
+    """`total` pages, each held by one sequence that may write it, or by any number that read it."""
+
+    def __init__(self, total: int, page_tokens: int) -> None:
+        self._total = total
+        self._page_tokens = page_tokens
+        self._holders: dict[int, set[Seq]] = {}
+        self._contents: dict[int, int] = {}
+        """A hash of all tokens up to the page's end, of those that were read and not granted since."""
+
+    def __repr__(self) -> str:
+        return f"<ScriptedPages {self.held} held of {self._total}, {len(self._contents)} with what was read>"
+
+    @property
+    def held(self) -> int:
+        return len(self._holders)
+
+    def grant(self, seq: Seq, pages: tuple[int, ...]) -> None:
+        """To be written by it alone.  Raises ProtocolError."""
+        for page in pages:
+            self._check(seq, page)
+            if page in self._holders:
+                raise ProtocolError(f"sequence {seq} was granted page {page}; {min(self._holders[page])} holds it")
+            self._holders[page] = {seq}
+            self._contents.pop(page, None)
+
+    def share(self, seq: Seq, pages: tuple[int, ...], tokens: tuple[int, ...]) -> None:
+        """To be read, as the beginning of these tokens.  Raises ProtocolError if that is not what they hold."""
+        before = 0
+        for place, page in enumerate(pages):
+            self._check(seq, page)
+            before = self._hash(before, place, tokens)
+            if self._contents.get(page) != before:
+                raise ProtocolError(f"sequence {seq} counts on page {page}, which does not hold its tokens")
+            self._holders.setdefault(page, set()).add(seq)
+        if len(set(pages)) != len(pages):
+            raise ProtocolError(f"sequence {seq} knows a page twice: {pages}")
+
+    def read(self, pages: Sequence[int], tokens: tuple[int, ...], start: int, end: int) -> None:
+        """The positions start .. end - 1 of a prompt were read: each page that this fills holds its beginning."""
+        for place in range(start // self._page_tokens, end // self._page_tokens):
+            before = self._contents[pages[place - 1]] if place else 0
+            self._contents[pages[place]] = self._hash(before, place, tokens)
+
+    def take_back(self, seq: Seq, pages: Sequence[int]) -> None:
+        """What they hold stays until they are granted."""
+        for page in pages:
+            self._holders[page].remove(seq)
+            if not self._holders[page]:
+                del self._holders[page]
+
+    def _check(self, seq: Seq, page: int) -> None:
+        if not 0 <= page < self._total:
+            raise ProtocolError(f"sequence {seq} was granted page {page}; there are {self._total}")
+
+    def _hash(self, before: int, place: int, tokens: tuple[int, ...]) -> int:
+        return hash((before, tokens[place * self._page_tokens : (place + 1) * self._page_tokens]))
