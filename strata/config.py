@@ -141,6 +141,7 @@ class SchedulerSettings:
     bypass_s: float = _setting(
         30.0, _number(0, 86400), "how long others may start past a request that lacks only pages"
     )
+    prefix_cache: bool = _setting(True, _flag, "read the beginning of a prompt only once for all that begin alike")
     max_queued: int = _setting(256, _whole(1), "requests that may wait; beyond: 429")
     max_queued_tokens: int = _setting(1_000_000, _whole(1), "prompt tokens that may wait; beyond: 429")
     max_wait_s: float | None = _setting(

@@ -33,7 +33,7 @@ class Snapshot:
     requests: Mapping[str, int] = field(factory=dict)
     """By state: queued, reading, parked, decoding."""
     pages: Mapping[str, int] = field(factory=dict)
-    """By state: free, held."""
+    """By state: free, cached (free too, but for what it holds), held."""
     parks: Mapping[str, int] = field(factory=dict)
     """Since the start, by reason."""
     resumes: int | None = None
@@ -57,7 +57,10 @@ class Metrics:
         self._queue = self._seconds("vllm:request_queue_time_seconds", "From arrival to the start.")
         self._prefill = self._seconds("vllm:request_prefill_time_seconds", "Spent reading, parked time left out.")
         self._decode = self._seconds("vllm:request_decode_time_seconds", "Spent writing, parked time left out.")
-        self._prompt_tokens = self._count("vllm:prompt_tokens", "Prompt tokens read.")
+        self._prompt_tokens = self._count("vllm:prompt_tokens", "Prompt tokens read, or known already.")
+        self._cached_tokens = self._count("vllm:prompt_tokens_cached", "Prompt tokens that were known already.")
+        self._queries = self._count("vllm:prefix_cache_queries", "Prompt tokens that were looked up when they started.")
+        self._hits = self._count("vllm:prefix_cache_hits", "Of those, tokens that were known already.")
         self._generated = self._count("vllm:generation_tokens", "Tokens written.")
         self._ends = self._count("vllm:request_success", "Requests that ended, by how.", "finished_reason")
         self._parked = self._seconds("strata_parked_seconds", "A request's time parked.", "priority", "class")
@@ -80,6 +83,12 @@ class Metrics:
 
     def tokens_read(self, tokens: int) -> None:
         self._prompt_tokens.inc(tokens)
+
+    def looked_up(self, tokens: int, *, known: int) -> None:
+        """A prompt starts, and so much of it need not be read."""
+        self._queries.inc(tokens)
+        for count in (self._hits, self._cached_tokens, self._prompt_tokens):
+            count.inc(known)
 
     def tokens_written(self, tokens: int) -> None:
         self._generated.inc(tokens)
@@ -170,7 +179,7 @@ class _Gauges(Collector):
         if not pages:
             return
         total = sum(pages.values())
-        held = total - pages.get("free", 0)
+        held = total - pages.get("free", 0) - pages.get("cached", 0)
         yield self._plain("vllm:kv_cache_usage_perc", "Share of the pages that is held, 0 to 1.", held / (total or 1))
         yield self._gauge("strata_pages", "Pages by state.", "state", pages)
 

@@ -37,7 +37,7 @@ from strata.errors import (
     frames_of,
     new_error_id,
 )
-from strata.messages import ChatMessage, Ended, Failed, Request, Seq
+from strata.messages import ChatMessage, Ended, Failed, Ready, Request, Seq
 from strata.metrics import Metrics, Snapshot
 
 __all__ = [
@@ -79,6 +79,7 @@ class Statistics:
     parked: int
     decoding: int
     pages_free: int
+    """Nobody holds them, though some may still hold the beginning of a prompt."""
     pages_held: int
     ended: int
     """Requests that were queued and have ended since the start, whatever their outcome."""
@@ -200,7 +201,7 @@ class Runtime:
             depths[info.kind] = depths.get(info.kind, 0) + info.depth
         return Snapshot(
             requests=_by_state(now.states),
-            pages={"free": now.pages_free, "held": now.pages_held},
+            pages={"free": now.pages_free - now.pages_cached, "cached": now.pages_cached, "held": now.pages_held},
             parks=now.parks,
             resumes=now.resumes,
             workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},
@@ -348,7 +349,7 @@ async def _running(host: EngineHost, settings: Settings, voice: Voice) -> AsyncI
                 info = voice.info(settings.served_name, engine.ready.context)
                 runtime = Runtime(
                     model=info,
-                    language=voice.language(info),
+                    language=voice.language(info, _shared_pages(settings, engine.ready)),
                     settings=settings,
                     actors=actors,
                     requests=requests,
@@ -363,6 +364,11 @@ async def _running(host: EngineHost, settings: Settings, voice: Voice) -> AsyncI
                     # Bounded: the dispatcher answers in its next turn, and waits for no engine.
                     with trio.CancelScope(shield=True):
                         await runtime.close()
+
+
+def _shared_pages(settings: Settings, ready: Ready) -> int | None:
+    """The size of the pages in which prompts that begin alike share what is read."""
+    return ready.page_tokens if settings.scheduler.prefix_cache else None
 
 
 def _engine_failed(failure: Failure, _info: KernelInfo, error: Exception) -> None:

@@ -39,6 +39,7 @@ numbers = {field.name: field.default for field in attrs.fields(SchedulerSettings
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, value: object) -> None:
     assume(value is not None or numbers[name] is not None)
+    assume(not isinstance(value, bool) or not isinstance(numbers[name], bool))
     with pytest.raises(ConfigError) as refused:
         Settings.of(**{name: value})
     assert refused.value.setting == name

@@ -48,7 +48,7 @@ from strata.messages import (
     Withdraw,
 )
 from strata.metrics import Metrics
-from strata.scheduling.decision import Decision, Statistics
+from strata.scheduling.decision import Decision, Opening, Statistics
 from strata.scheduling.lifecycle import Change
 from strata.scheduling.scheduler import Scheduler
 
@@ -243,6 +243,7 @@ class Dispatcher(Actor[ToDispatcher]):
             arrived=submit.arrived,
             named_max=submit.named_max,
             now=now,
+            prefix=submit.prefix,
         )
         return self._scheduler.is_short(submit.seq)
 
@@ -349,17 +350,19 @@ class Dispatcher(Actor[ToDispatcher]):
         self._wake_at = math.inf if decision.wake_at is None else decision.wake_at
         for seq in decision.closes:
             self._tell_engine(Close(seq))
-        for seq in decision.opens:
-            self._open(self._entries[seq])
+        for opening in decision.opens:
+            self._open(self._entries[opening.seq], opening)
         for grant in decision.grants:
             self._tell_engine(grant)
         if decision.step is not None:
             self._tell_engine(decision.step)
             self._sent.steps.append((decision.step.n, now))
 
-    def _open(self, entry: _Entry) -> None:
-        entry.started = True
-        self._tell_engine(Open(entry.submit.seq, entry.submit.tokens, entry.submit.sampling))
+    def _open(self, entry: _Entry, opening: Opening) -> None:
+        submit = entry.submit
+        entry.started, entry.read = True, opening.known
+        self._metrics.looked_up(len(submit.tokens), known=opening.known)
+        self._tell_engine(Open(submit.seq, submit.tokens, submit.sampling, opening.pages, opening.known))
 
 
 def _with_nobody(now: Statistics) -> Statistics:
@@ -372,6 +375,7 @@ def _with_nobody(now: Statistics) -> Statistics:
         queued_tokens=0,
         blocked=0,
         pages_free=now.pages_total,
+        pages_cached=0,
         pages_held=0,
         pages_reserved=0,
         half_read=0,

@@ -16,6 +16,7 @@ from strata.actors.text import TextWriter
 from strata.config import RequestSettings
 from strata.errors import PromptTooLong
 from strata.messages import ChatMessage, Request, Sampling
+from strata.scheduling.prefix import chain
 
 MESSAGE_CHARACTERS: Final = 50
 
@@ -56,6 +57,9 @@ class Language:
     quick_characters: int = 0
     """A chat of at most so many is prepared in the event loop: that costs less than the way to a thread and back."""
 
+    page_tokens: int | None = None
+    """Prompts that begin alike share what is read in pages of so many; None: nothing is shared."""
+
     def is_quick(self, request: Request) -> bool:
         """Raises InvalidRequest where that can't be said, because its messages are none."""
         check_messages(request.messages)
@@ -71,6 +75,8 @@ class Prompt:
     priority: int
     named_max: bool
     writer: TextWriter
+    prefix: tuple[bytes, ...] = ()
+    """The names of the pages that it fills."""
 
 
 def prepare(request: Request, language: Language, settings: RequestSettings) -> Prompt:
@@ -88,7 +94,8 @@ def prepare(request: Request, language: Language, settings: RequestSettings) -> 
     )
     # Who names no priority is not refused for the default's sake.
     priority = min(0, settings.max_priority) if request.priority is None else request.priority
-    return Prompt(tokens, _sampling(request, max_tokens), priority, request.max_tokens is not None, writer)
+    prefix = () if language.page_tokens is None else chain(tokens, language.page_tokens)
+    return Prompt(tokens, _sampling(request, max_tokens), priority, request.max_tokens is not None, writer, prefix)
 
 
 def _size(request: Request) -> int:

@@ -172,6 +172,7 @@ class RequestActor(Actor[ToRequest]):
             priority=prompt.priority,
             arrived=self._arrived,
             named_max=prompt.named_max,
+            prefix=prompt.prefix,
         )
         self._dispatcher.tell(Enlist(submit, self.ref))
 

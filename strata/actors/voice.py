@@ -68,13 +68,14 @@ class Voice:
             created=0 if self.file is None else int(self.file.path.stat().st_mtime),
         )
 
-    def language(self, info: ModelInfo) -> Language:
+    def language(self, info: ModelInfo, page_tokens: int | None = None) -> Language:
         return Language(
             tokenizer=self.tokenizer,
             template=self.template,
             context=info.context,
             names=frozenset({info.id, *info.aliases, "default"}),
             quick_characters=self.quick_characters,
+            page_tokens=page_tokens,
         )
 
 

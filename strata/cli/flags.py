@@ -64,14 +64,16 @@ def named(flags: dict[str, Any]) -> dict[str, Any]:
 def _flag(field: attrs.Attribute[Any]) -> Callable[[Command], Command]:
     says = field.metadata.get("help", "")
     repeated = isinstance(field.default, tuple)
-    flag = field.name.removesuffix("s") if repeated else field.name
+    flag = (field.name.removesuffix("s") if repeated else field.name).replace("_", "-")
+    # What is on by default can be switched off by `--no-...`.
+    spelled = f"--{flag}/--no-{flag}" if field.default is True else f"--{flag}"
     shown = "" if field.default is None or repeated else f"  [default: {field.default}]"
     return click.option(
-        f"--{flag.replace('_', '-')}",
+        spelled,
         field.name,
         type=_type(field),
         default=None,
-        is_flag=field.default is False,
+        is_flag=isinstance(field.default, bool),
         multiple=repeated,
         envvar=f"STRATA_{field.name.upper()}",
         show_envvar=True,

@@ -10,6 +10,15 @@ from strata.messages import Grant, Seq, Step
 
 
 @frozen
+class Opening:
+    """This sequence starts now, and reads from `known` on: the pages hold what is before.  More come as grants."""
+
+    seq: Seq
+    pages: tuple[int, ...] = ()
+    known: int = 0
+
+
+@frozen
 class Decision:
     """What to tell the engine now: `closes` first, then `opens`, `grants` and `step`.
 
@@ -18,8 +27,7 @@ class Decision:
 
     step: Step | None = None
     """None: the newest one stays."""
-    opens: tuple[Seq, ...] = ()
-    """These start now.  Their pages come as grants."""
+    opens: tuple[Opening, ...] = ()
     grants: tuple[Grant, ...] = ()
     closes: tuple[Seq, ...] = ()
     wake_at: float | None = None
@@ -43,6 +51,9 @@ class Statistics:
     """Queued, and was once first in rank and short of pages only."""
     pages_total: int
     pages_free: int
+    """Nobody holds them."""
+    pages_cached: int
+    """Free ones that still hold the beginning of a prompt."""
     pages_held: int
     pages_reserved: int
     half_read: int
@@ -60,6 +71,8 @@ class Statistics:
     refused: Mapping[str, int]
     """By reason: too long, overloaded."""
     read_tokens: int
+    cached_tokens: int
+    """Of prompts that started: known, and not read again."""
     written_tokens: int
     engine_s: float
     longest_chunk_s: float

@@ -17,6 +17,8 @@ class Pace:
     longest_step_s: float = 0.0
     engine_s: float = 0.0
     read_tokens: int = 0
+    cached_tokens: int = 0
+    """Not read again."""
     written_tokens: int = 0
 
     def read_for(self, seconds: float, *, chunk_s: float) -> None:

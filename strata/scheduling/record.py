@@ -68,12 +68,16 @@ class Record:
     worst: int
     """Pages that its prompt and its longest answer take."""
     chunk_tokens: int
+    prefix: tuple[bytes, ...] = ()
+    """The names of the pages that its prompt fills (`scheduling.prefix`)."""
 
     state: State = State.QUEUED
     since: float = field(init=False)
     """When it came into its state; of a queued one its arrival."""
     position: int = 0
-    """Whole chunks read (tokens)."""
+    """Known, or whole chunks read (tokens)."""
+    known: int = 0
+    """What it need not read (tokens): of a queued one as it was when it came, else as it was when it started."""
     done: int = 0
     total: int | None = None
     """Slices of the chunk under way: done, and all of them if the engine has named them."""
@@ -119,6 +123,11 @@ class Record:
     @property
     def arrival_key(self) -> Key:
         return (self.arrived, self.seq)
+
+    @property
+    def started(self) -> bool:
+        """Whether it ever was."""
+        return self.placed > 0
 
     @property
     def need_key(self) -> Key:
@@ -223,8 +232,9 @@ class Record:
         return Figures(
             state=str(self.state),
             prompt_tokens=self.prompt_tokens,
-            read_tokens=self.position,
+            read_tokens=self.position if self.started else 0,
             written_tokens=self.written,
+            cached_tokens=self.known if self.started else 0,
             ahead=ahead,
             queue_s=spent.get(State.QUEUED, 0.0),
             read_s=spent.get(State.READING, 0.0),

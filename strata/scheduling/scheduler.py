@@ -19,7 +19,6 @@ from strata.messages import (
     Ended,
     Failed,
     Figures,
-    Grant,
     Outcome,
     Progress,
     Row,
@@ -27,16 +26,16 @@ from strata.messages import (
     Step,
 )
 from strata.scheduling.admission import Admission
-from strata.scheduling.decision import Decision, Statistics
+from strata.scheduling.decision import Decision, Opening, Statistics
 from strata.scheduling.lifecycle import Change, Event, State
 from strata.scheduling.pace import Pace
-from strata.scheduling.pages import Pages
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
 from strata.scheduling.record import Protection, Record, must_be_whole
 from strata.scheduling.rows import Rows
 from strata.scheduling.rules import changes_at, lacks_only_pages, next_move, reader_should_stop
 from strata.scheduling.steps import Steps
+from strata.scheduling.supply import Supply
 from strata.scheduling.view import Move, View
 from strata.scheduling.waiting import Room, Waiting
 
@@ -51,7 +50,7 @@ class Scheduler:
     def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, workspaces: int = 2) -> None:
         self._settings = settings
         self._workspaces = workspaces
-        self._pages = Pages(pages)
+        self._supply = Supply(pages, page_tokens, shares=settings.prefix_cache)
         self._waiting = Waiting()
         self._rows = Rows(settings.max_running)
         self._purses = Purses(share=settings.order_share, burst_s=settings.pass_burst_s)
@@ -74,7 +73,7 @@ class Scheduler:
         self._resumes = 0
 
     def __repr__(self) -> str:
-        return f"<Scheduler {self._rows} {self._waiting} {self._pages} {self._steps}>"
+        return f"<Scheduler {self._rows} {self._waiting} {self._supply} {self._steps}>"
 
     # -- requests come and go ---------------------------------------------------------------------------------------
 
@@ -88,9 +87,11 @@ class Scheduler:
         arrived: float,
         named_max: bool,
         now: float,
+        prefix: tuple[bytes, ...] = (),
     ) -> None:
         """Queue a request.  One that was withdrawn before is dropped without a word (R9).
 
+        `prefix`: the names of the pages that its prompt fills, in order; without them all of it is read.
         Raises PromptTooLong if it could never fit, Overloaded if the queue is full (R6), InvalidRequest for a size or
         priority that is no whole number: one such would spoil the accounts of all.
         """
@@ -114,7 +115,9 @@ class Scheduler:
             named_max=named_max,
             worst=worst,
             chunk_tokens=self._settings.chunk_tokens,
+            prefix=prefix,
         )
+        self._supply.look_up(record)
         record.history.add(Change(State.QUEUED, now, "submitted"))
         self._records[seq] = record
         self._waiting.add(record)
@@ -166,6 +169,7 @@ class Scheduler:
         parked = self._unfile(record)
         self._pace.read_tokens += fact.position - record.position
         record.read(fact.position)
+        self._supply.read(record)
         if record.position >= record.prompt_tokens:
             record.change(Event.PROMPT_READ, "prompt read", now)
             if not parked:
@@ -209,6 +213,7 @@ class Scheduler:
         for record in list(self._started.values()):
             self._end(record, Failed(error), now)
         self._closes.clear()
+        self._supply.forget()
         self._steps.forget()
 
     # -- the decision -----------------------------------------------------------------------------------------------
@@ -218,7 +223,7 @@ class Scheduler:
         self._end_what_waited_too_long(now)
         opens, parks = self._arrange(now)
         closes, self._closes = tuple(self._closes), []
-        grants = tuple(grant for record in self._rows if (grant := self._grant(record)) is not None)
+        grants = tuple(grant for record in self._rows if (grant := self._supply.grant(record)) is not None)
         step = self._steps.say(self._step(now), parks=parks, now=now)
         return Decision(step=step, opens=opens, grants=grants, closes=closes, wake_at=self._wake_at(now))
 
@@ -232,9 +237,9 @@ class Scheduler:
             record, error = overdue
             self._end(record, Failed(error), now)
 
-    def _arrange(self, now: float) -> tuple[tuple[Seq, ...], bool]:
+    def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
         """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
-        opens: list[Seq] = []
+        opens: list[Opening] = []
         parks = False
         while True:
             view = self._view(now)
@@ -242,24 +247,21 @@ class Scheduler:
                 self._blocked.setdefault(blocked.seq, now)
             if (move := next_move(view)) is None:
                 return tuple(opens), parks
-            if move.starts.state is State.QUEUED:
-                opens.append(move.starts.seq)
             parks = parks or move.parks is not None
-            self._make(move, now)
+            if (opening := self._make(move, now)) is not None:
+                opens.append(opening)
 
-    def _make(self, move: Move, now: float) -> None:
+    def _make(self, move: Move, now: float) -> Opening | None:
         if (parks := move.parks) is not None:
             self._rows.leave(parks)
             parks.change(Event.PARKED, move.reason, now)
             parks.may_pass = parks.may_pass and move.reason not in ("purse", "turn")
             self._parks[move.reason] += 1
             self._waiting.add(parks)
-        starts = move.starts
+        starts, opening = move.starts, None
         self._waiting.remove(starts)
         if starts.state is State.QUEUED:
-            self._pages.reserve(starts.seq, starts.worst)
-            self._started[starts.seq] = starts
-            self._blocked.pop(starts.seq, None)
+            opening = self._start(starts)
             starts.change(Event.STARTED, move.reason, now)
         else:
             starts.change(Event.RESUMED, move.reason, now)
@@ -268,6 +270,14 @@ class Scheduler:
         starts.protection = self._protection(move, now)
         starts.short = starts.is_short(self._settings)
         self._rows.take(starts)
+        return opening
+
+    def _start(self, record: Record) -> Opening:
+        self._started[record.seq] = record
+        self._blocked.pop(record.seq, None)
+        opening = self._supply.start(record)
+        self._pace.cached_tokens += opening.known
+        return opening
 
     def _protection(self, move: Move, now: float) -> Protection | None:
         if move.past is not None:
@@ -298,19 +308,6 @@ class Scheduler:
         until = self._steps.will_end(reader.seq) or reader.chunk_end
         return None if until >= reader.prompt_tokens else until
 
-    def _grant(self, record: Record) -> Grant | None:
-        """Pages up to the end of the chunk after this one; for an answer one page more than its next token needs."""
-        if record.reads:
-            end = min(record.prompt_tokens, record.chunk_end + record.chunk_tokens)
-            goal = self._admission.pages_for(end) + (end == record.prompt_tokens)
-        else:
-            goal = self._admission.pages_for(record.prompt_tokens + record.written) + 1
-        held = self._pages.count(record.seq)
-        if record.wants_since is not None:
-            goal, record.wants_since = max(goal, held + 1), None
-        number = min(goal, record.worst) - held
-        return Grant(record.seq, self._pages.grant(record.seq, number)) if number > 0 else None
-
     # -- what can be seen -------------------------------------------------------------------------------------------
 
     def is_short(self, seq: Seq) -> bool:
@@ -332,6 +329,7 @@ class Scheduler:
     def statistics(self, now: float) -> Statistics:
         states = Counter({str(State.QUEUED): self._waiting.queued, str(State.DONE): len(self._ended)})
         states.update(str(record.state) for record in self._started.values())
+        pages = self._supply.pages
         return Statistics(
             at=now,
             states={state: n for state, n in states.items() if n},
@@ -340,10 +338,11 @@ class Scheduler:
             queued=self._waiting.queued,
             queued_tokens=self._waiting.queued_tokens,
             blocked=len(self._blocked),
-            pages_total=self._pages.total,
-            pages_free=self._pages.free,
-            pages_held=self._pages.held,
-            pages_reserved=self._pages.reserved,
+            pages_total=pages.total,
+            pages_free=pages.free,
+            pages_cached=pages.cached,
+            pages_held=pages.held,
+            pages_reserved=pages.reserved,
             half_read=sum(1 for record in self._started.values() if record.reads and record.done),
             workspaces=self._workspaces,
             purses=dict(self._purses.all),
@@ -353,6 +352,7 @@ class Scheduler:
             ended=dict(self._outcomes),
             refused=dict(self._admission.refused),
             read_tokens=self._pace.read_tokens,
+            cached_tokens=self._pace.cached_tokens,
             written_tokens=self._pace.written_tokens,
             engine_s=self._pace.engine_s,
             longest_chunk_s=self._pace.longest_chunk_s,
@@ -381,7 +381,7 @@ class Scheduler:
         return View(now, self._settings, self._rows, self._waiting, self._purses, self._room(now), self._aged, at_end)
 
     def _room(self, now: float) -> Room:
-        pages = self._pages.room
+        pages = self._supply.pages.room
         # Once it fits it waits like all others, and only its purse says who may pass.
         passed = (
             blocked.rank
@@ -423,8 +423,7 @@ class Scheduler:
     def _end(self, record: Record, outcome: Outcome, now: float) -> None:
         if not self._unfile(record):
             self._rows.leave(record)
-        # Its pages are free at once: messages are handled in order, so the next owner's come after its close.
-        self._pages.release(record.seq)
+        self._supply.end(record)
         self._started.pop(record.seq, None)
         self._blocked.pop(record.seq, None)
         record.change(Event.ENDED, _reason(outcome), now)

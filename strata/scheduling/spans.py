@@ -14,6 +14,7 @@ from attrs import frozen
 
 from strata.config import Preempt
 from strata.messages import Completed, Ended, Seq
+from strata.scheduling.decision import Opening
 from strata.scheduling.record import Record
 from strata.scheduling.scheduler import Scheduler
 from strata.scheduling.view import View
@@ -105,7 +106,7 @@ class SpanScheduler(Scheduler):
 
     # -- the same answers, at once, where nobody waits or lacks pages -------------------------------------------------
 
-    def _arrange(self, now: float) -> tuple[tuple[Seq, ...], bool]:
+    def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
         return super()._arrange(now) if self._waiting else ((), False)
 
     def _read_until(self, reader: Record, now: float) -> int | None:
@@ -119,7 +120,7 @@ class SpanScheduler(Scheduler):
             self._purses.earn(record.priority, seconds)
 
     def _room(self, now: float) -> Room:
-        return super()._room(now) if self._blocked else Room(self._pages.room)
+        return super()._room(now) if self._blocked else Room(self._supply.pages.room)
 
     # -- what would change the answer ---------------------------------------------------------------------------------
 

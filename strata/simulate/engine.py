@@ -87,8 +87,8 @@ class SimulatedEngine:
         """Whether a message waits for the next boundary."""
         return bool(self._inbox) or self._waiting is not None
 
-    def open(self, seq: Seq, prompt: int, answer: int) -> None:
-        self._inbox.append(Sequence(seq, prompt, answer))
+    def open(self, seq: Seq, prompt: int, answer: int, *, known: int = 0) -> None:
+        self._inbox.append(Sequence(seq, prompt, answer, position=known))
 
     def tell(self, message: Close | Step) -> None:
         """Heard at the next boundary; `wake` is for an engine that has none before it."""

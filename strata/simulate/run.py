@@ -142,9 +142,9 @@ class _Desk:
         assert self._wake_at > now, "who asks to be asked at once would be asked for ever"
         for seq in decision.closes:
             engine.tell(Close(seq))
-        for seq in decision.opens:
-            request = self._requests[seq - 1]
-            engine.open(seq, request.input_length, request.output_length)
+        for opened in decision.opens:
+            request = self._requests[opened.seq - 1]
+            engine.open(opened.seq, request.input_length, request.output_length, known=opened.known)
         if decision.step is not None:
             engine.tell(decision.step)
         if engine.must_hear and engine.next_boundary == inf:

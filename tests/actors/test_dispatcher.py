@@ -40,6 +40,7 @@ from strata.messages import (
     Withdraw,
 )
 from strata.metrics import Metrics
+from strata.scheduling.prefix import chain
 
 READY = Ready(
     incarnation=1,
@@ -95,6 +96,7 @@ class Bench:
             priority=0,
             arrived=self.now,
             named_max=named_max,
+            prefix=chain((7,) * tokens, READY.page_tokens),
         )
         return Enlist(submit, Ref(f"request-{seq}", self.readers[seq]))
 
@@ -125,6 +127,24 @@ async def test_a_request_that_starts_is_opened_granted_and_then_stepped() -> Non
     assert isinstance(step, Step)
     assert step.read == 1
     assert bench.told(1) == [Accepted(Seq(1))]
+
+
+async def test_a_prompt_that_begins_like_one_before_it_is_opened_on_its_pages_and_counted() -> None:
+    bench = await started()
+    _, granted, step = bench.turn(bench.enlist(1, tokens=200))
+    bench.turn(Took(step.n), *(ChunkRead(Seq(1), end, 0.1) for end in (64, 128)))
+    bench.turn(Withdraw(Seq(1), "client"))
+    opened, more, _ = bench.turn(bench.enlist(2, tokens=140))
+    assert (opened.pages, opened.known) == (granted.pages[:2], 128)
+    assert not set(more.pages) & set(opened.pages)
+    bench.turn(ChunkRead(Seq(2), 140, 0.1), Decoded(1, (Row(Seq(2), 2, "stop"),), 0.0))
+    assert bench.told(2)[-1].figures.cached_tokens == 128
+    found = {
+        name: bench.metrics.registry.get_sample_value(f"vllm:{name}_total", {"model_name": "model", "engine": "0"})
+        for name in ("prompt_tokens", "prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
+    }
+    read = 128 + 140
+    assert list(found.values()) == [read, 128, 200 + 140, 128]
 
 
 async def test_of_a_batch_all_is_seen_before_one_decision_is_made() -> None:

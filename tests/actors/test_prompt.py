@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from strata.actors.prompt import Language, Prompt, prepare
 from strata.config import RequestSettings
 from strata.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from strata.messages import ChatMessage, Request
+from strata.scheduling.prefix import chain
 from strata.testing.language import ByteTokenizer, PlainTemplate
 
 LANGUAGE = Language(
@@ -216,3 +218,11 @@ def test_a_chat_counts_its_messages_too_when_it_is_asked_whether_it_is_quick() -
     assert quick.is_quick(Request(messages=(HELLO,)))
     assert not quick.is_quick(Request(messages=(ChatMessage("user", "x" * 500),)))
     assert not quick.is_quick(Request(messages=(ChatMessage("user", ""),) * 20))
+
+
+def test_a_prompt_has_a_name_for_each_page_that_it_fills_unless_nothing_is_shared() -> None:
+    assert prompt().prefix == ()
+    shares = evolve(LANGUAGE, page_tokens=4)
+    named = prepare(Request(messages=(HELLO,)), shares, RequestSettings())
+    assert named.prefix == chain(named.tokens, 4)
+    assert len(named.prefix) == len(named.tokens) // 4 > 0

@@ -58,7 +58,7 @@ async def test_a_short_request_starts_within_one_slice_of_a_long_one_that_reads(
 
 
 async def test_the_long_one_s_answer_is_what_it_is_undisturbed(autojump_clock: MockClock) -> None:
-    async with scripted(max_running=1) as scene:
+    async with scripted(max_running=1, prefix_cache=False) as scene:
         await scene.ask("long", LONG, 30)
         undisturbed = scene.texts["long"]
         async with trio.open_nursery() as nursery:

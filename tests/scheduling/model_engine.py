@@ -35,6 +35,7 @@ from strata.messages import (
     Wants,
 )
 from strata.scheduling import Decision, Scheduler
+from strata.scheduling.prefix import chain
 
 
 @frozen(kw_only=True)
@@ -68,6 +69,8 @@ class Sequence:
     prompt: int
     max_tokens: int
     answer: int
+    names: tuple[bytes, ...]
+    """Of what the prompt's pages hold."""
     pages: list[int] = field(factory=list)
     position: int = 0
     done: int = 0
@@ -101,7 +104,9 @@ class ModelEngine:
         """Those that a step took off in the middle of a chunk."""
         self.busy_s = 0.0
         self._next: Step | None = None
-        self._owner: dict[int, Seq] = {}
+        self._holders: dict[int, set[Seq]] = {}
+        self._holds: dict[int, bytes] = {}
+        """The name of what was read to a page since it was granted."""
         self._credit = 0.0
         self._shared = False
         self._unread_step_s = 0.0
@@ -135,10 +140,7 @@ class ModelEngine:
         while self.inbox:
             match self.inbox.popleft():
                 case Open(seq, tokens, sampling, pages, known):
-                    assert seq not in self.sequences, "opened twice"
-                    assert not pages, "pages come as grants"
-                    assert not known, "nothing is cached"
-                    self.sequences[seq] = Sequence(seq, len(tokens), sampling.max_tokens, self.answers[seq])
+                    self._open(seq, tokens, sampling, pages, known)
                 case Grant(seq, pages):
                     self._grant(seq, pages)
                 case Close(seq):
@@ -151,21 +153,35 @@ class ModelEngine:
         if self._next is not None and self._unfinished() is None:
             self._take(self._next)
 
+    def _open(self, seq: Seq, tokens: tuple[int, ...], sampling: Sampling, pages: tuple[int, ...], known: int) -> None:
+        assert seq not in self.sequences, "opened twice"
+        assert known == len(pages) * self.work.page_tokens < len(tokens), "some of the prompt is always read"
+        names = chain(tokens, self.work.page_tokens)
+        assert tuple(self._holds.get(page) for page in pages) == names[: len(pages)], "a page holds something else"
+        for page in pages:
+            self._holders.setdefault(page, set()).add(seq)
+        self.sequences[seq] = Sequence(
+            seq, len(tokens), sampling.max_tokens, self.answers[seq], names, list(pages), known
+        )
+
     def _grant(self, seq: Seq, pages: tuple[int, ...]) -> None:
         sequence = self.sequences.get(seq)
         if sequence is None:
             return
         for page in pages:
             assert 0 <= page < self.total_pages, "there is no such page"
-            assert page not in self._owner, f"page {page} belongs to {self._owner[page]}"
-            self._owner[page] = seq
+            assert page not in self._holders, f"page {page} belongs to {self._holders[page]}"
+            self._holders[page] = {seq}
+            self._holds.pop(page, None)
         sequence.pages.extend(pages)
         sequence.wanted = False
 
     def _forget(self, seq: Seq) -> None:
         sequence = self.sequences.pop(seq, None)
         for page in sequence.pages if sequence is not None else ():
-            del self._owner[page]
+            self._holders[page].remove(seq)
+            if not self._holders[page]:
+                del self._holders[page]
 
     def _unfinished(self) -> Sequence | None:
         """Whose half-done chunk must be finished first, for the workspace that the next step's reader needs."""
@@ -252,11 +268,23 @@ class ModelEngine:
             chunk = sequence.position // self.work.chunk_tokens
             self.facts.append(Progress(sequence.seq, chunk, sequence.done, self.work.slices, seconds))
             return seconds
+        self._fill(sequence, end)
         sequence.position, sequence.done = end, 0
         self.facts.append(ChunkRead(sequence.seq, end, seconds))
         if not sequence.unread:
             self.facts.append(Decoded(self.step.n, (self._row(sequence),), 0.0))
         return seconds
+
+    def _fill(self, sequence: Sequence, end: int) -> None:
+        """What its pages hold, once it has read to this position."""
+        for place in range(sequence.position // self.work.page_tokens, self._pages_for(end)):
+            page = sequence.pages[place]
+            assert self._holders[page] == {sequence.seq}, "a shared page is not written"
+            if place < end // self.work.page_tokens:
+                self._holds[page] = sequence.names[place]
+
+    def _pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.work.page_tokens)
 
     def _decode(self, answers: list[Sequence]) -> None:
         seconds = self.work.step_s
@@ -296,6 +324,9 @@ class Asked:
     max_tokens: int
     priority: int
     arrived: float
+    tokens: tuple[int, ...]
+    alike: int
+    """So many of the first may be known (tokens)."""
 
 
 class Desk:
@@ -346,9 +377,15 @@ class Desk:
         arrived: float | None = None,
         named_max: bool = True,
         seq: Seq | None = None,
+        like: int | None = None,
+        alike: int = 0,
     ) -> Seq:
-        """Queue a request and decide.  `answer`: how long its answer would be by itself."""
+        """Queue a request and decide.  `answer`: how long its answer would be by itself.
+
+        All that are `like` one another begin with the same tokens, so many of them as are `alike` in both.
+        """
         seq = self.number() if seq is None else seq
+        tokens = tuple(0 if like is None else like + 1 if at < alike else -seq % 2**32 for at in range(prompt))
         arrived = self.now if arrived is None else arrived
         self.scheduler.submit(
             seq,
@@ -358,11 +395,18 @@ class Desk:
             arrived=arrived,
             named_max=named_max,
             now=self.now,
+            prefix=() if like is None else chain(tokens, self.work.page_tokens),
         )
         self.engine.answers[seq] = answer or max_tokens
         if self.scheduler.figures(seq, self.now) is not None:
-            asked = Asked(prompt=prompt, max_tokens=max_tokens, priority=priority, arrived=arrived)
-            self.asked[seq] = self.live[seq] = asked
+            self.asked[seq] = self.live[seq] = Asked(
+                prompt=prompt,
+                max_tokens=max_tokens,
+                priority=priority,
+                arrived=arrived,
+                tokens=tokens,
+                alike=0 if like is None else min(alike, prompt - 1),
+            )
         self.decide()
         return seq
 
@@ -384,9 +428,10 @@ class Desk:
         self.wake_at = decision.wake_at
         for seq in decision.closes:
             self.engine.tell(Close(seq))
-        for seq in decision.opens:
-            asked = self.asked[seq]
-            self.engine.tell(Open(seq, (0,) * asked.prompt, Sampling(max_tokens=asked.max_tokens)))
+        for opening in decision.opens:
+            asked = self.asked[opening.seq]
+            sampling = Sampling(max_tokens=asked.max_tokens)
+            self.engine.tell(Open(opening.seq, asked.tokens, sampling, opening.pages, opening.known))
         for grant in decision.grants:
             self.engine.tell(grant)
         if decision.step is not None:

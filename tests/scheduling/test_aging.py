@@ -77,7 +77,7 @@ def test_an_aged_one_takes_the_row_of_an_answer_that_has_had_its_quantum_by_time
     house.engine.now = nextafter(came + AGE_S, 0)
     assert house.decide() == Decision(wake_at=came + AGE_S)
     house.engine.now = came + AGE_S
-    assert house.decide().opens == (background,)
+    assert [opening.seq for opening in house.decide().opens] == [background]
     assert parks(house, answer) == {"aged": 1}
     house.run(2)
     assert house.wake_at == pytest.approx(came + AGE_S + QUANTUM_S)

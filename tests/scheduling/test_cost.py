@@ -44,7 +44,7 @@ def cost_s(desk: Desk, decisions: int = 400) -> float:
         taken = time.process_time() - begun
         if decision.opens:
             spent.append(taken)
-        started += decision.opens
+        started += [opening.seq for opening in decision.opens]
         if decision.step is not None:
             scheduler.took(decision.step.n, now)
             if decision.step.read is not None:

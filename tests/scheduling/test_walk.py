@@ -42,6 +42,7 @@ class WatchedDesk(Desk):
         purses = dict(self.scheduler.statistics(self.now).purses)
         states = {seq: self.state(seq) for seq in self.live}
         decision = super().decide()
+        self.left |= {opening.seq: self.asked[opening.seq].prompt - opening.known for opening in decision.opens}
         self.asking_again_says_nothing_new(decision)
         self.figures_hold()
         self.somebody_runs()
@@ -78,6 +79,7 @@ class WatchedDesk(Desk):
         assert now.states.get("reading", 0) <= 1
         assert now.pages_free + now.pages_held == now.pages_total
         assert now.pages_held <= now.pages_reserved <= now.pages_total
+        assert now.pages_cached <= now.pages_free
         assert sum(now.states.values()) == len(self.live)
         overrun = self.work.read_s(self.work.chunk_tokens) + self.settings.finish_tokens * self.work.step_s
         burst = self.settings.pass_burst_s
@@ -167,7 +169,9 @@ class WatchedDesk(Desk):
         return sum(state in ("reading", "decoding") for state in states.values()) == self.settings.max_running
 
     def need(self, seq: Seq) -> int:
-        return max(1, self.left.get(seq, self.asked[seq].prompt))
+        """Of a queued one the least that it can be."""
+        asked, page = self.asked[seq], self.work.page_tokens
+        return max(1, self.left.get(seq, asked.prompt - asked.alike // page * page))
 
     def news(self, seq: Seq) -> tuple[Change, ...]:
         history = self.scheduler.history(seq)
@@ -193,6 +197,9 @@ class Wish:
     named: bool
     boundaries: int
     """How far the engine and the desk go on after it."""
+    like: int | None
+    """Which others it begins like, if any, and for how long."""
+    alike: int
 
 
 wishes = st.builds(
@@ -204,6 +211,8 @@ wishes = st.builds(
     late=st.sampled_from([0.0, 0.0, 0.3]),
     named=st.booleans(),
     boundaries=st.integers(0, 12),
+    like=st.sampled_from([None, 1, 1, 2]),
+    alike=st.sampled_from([20, 70, 300]),
 )
 
 
@@ -227,6 +236,7 @@ class Walk(RuleBasedStateMachine):
                 "open_reads": st.sampled_from([1, 2, 4]),
                 "age_every_s": st.sampled_from([0.05, 0.5, 30.0]),
                 "max_wait_s": st.sampled_from([None, None, 0.4, 5.0]),
+                "prefix_cache": st.sampled_from([True, True, False]),
             }
         ),
         slices=st.sampled_from([1, 2, 4]),
@@ -261,6 +271,8 @@ class Walk(RuleBasedStateMachine):
                     priority=wish.priority,
                     arrived=self.desk.now - wish.late,
                     named_max=wish.named,
+                    like=wish.like,
+                    alike=wish.alike,
                 )
             self.desk.run(wish.boundaries)
 

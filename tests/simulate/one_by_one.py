@@ -97,9 +97,9 @@ class OneByOne:
             else:
                 self.ended[end.seq] = end
         self._wake_at = inf if decision.wake_at is None else ceil(decision.wake_at * TICKS) / TICKS
-        for seq in decision.opens:
-            request = self._requests[seq]
-            self._inbox.append(Body(seq, request.input_length, request.output_length))
+        for opening in decision.opens:
+            request = self._requests[opening.seq]
+            self._inbox.append(Body(opening.seq, request.input_length, request.output_length))
         self._inbox += [Close(seq) for seq in decision.closes]
         if decision.step is not None:
             self._inbox.append(decision.step)

@@ -1,0 +1,27 @@
+"""Prompts that begin alike, through a whole runtime: what is said of them, and that no answer changes."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_runtime import CHUNK, SLICES, scripted
+from trio.testing import MockClock
+
+from strata.testing import ScriptedEngine
+
+
+@pytest.mark.parametrize(("shares", "cached"), [(True, 304), (False, 0)])
+async def test_a_prompt_that_was_read_before_is_known_and_its_answer_is_the_same(
+    autojump_clock: MockClock, shares: bool, cached: int
+) -> None:
+    """Of 320 tokens all but the last page: its logits are needed."""
+    engine = ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=SLICES, pages=256, page_tokens=16)
+    async with scripted(engine, prefix_cache=shares) as scene:
+        await scene.ask("first", 320, 5)
+        first = scene.texts["first"]
+        await scene.ask("first", 320, 5)
+        again = scene.summaries["first"].figures
+        assert scene.texts["first"] == first
+        assert (again.cached_tokens, again.read_tokens) == (cached, 320)
+        pages = scene.runtime.snapshot().pages
+        assert pages == {"free": 256 - (20 if shares else 0), "cached": 20 if shares else 0, "held": 0}
+        assert scene.is_empty()
