@@ -145,10 +145,17 @@ class Connection:
 
     def _speak_http1(self) -> None:
         service = self._service
-        self._protocol = H11(*self._shared, body_bytes=service.limits.body_bytes, allow_h2c=service.allow_h2c)
+        self._protocol = H11(
+            *self._shared,
+            body_bytes=service.limits.body_bytes,
+            allow_h2c=service.allow_h2c,
+            send_at_once=self.send_at_once,
+        )
+        self._tasks.body_at_once = self._protocol.body_at_once
 
     def _speak_http2(self) -> None:
         service = self._service
+        self._tasks.body_at_once = None
         self._protocol = H2(*self._shared, body_bytes=service.limits.body_bytes, stall_s=service.stall_s)
 
     async def _read(self) -> None:
@@ -199,6 +206,21 @@ class Connection:
             self._be_idle() if event.idle else self._be_busy()
         return DONE
 
+    def send_at_once(self, data: bytes) -> Awaitable[None]:
+        """Write now what the kernel takes, whole and in order as all else; what is returned waits for the rest.
+
+        Raises trio.WouldBlock, with nothing written, where others are writing, all is over, or TLS is in between.
+        """
+        if self._gone or self._ending or self._unsent or self._stream is not self._wire or self._writing.locked():
+            raise trio.WouldBlock
+        try:
+            rest = self._wire.send_nowait(data)
+        except trio.BrokenResourceError:
+            self._lose()
+            return trio.lowlevel.checkpoint()
+        self._unsent += rest
+        return self._flush() if rest else self._breathe()
+
     async def _write(self, data: bytes) -> None:
         """Returns when the bytes are the kernel's.  Whole and in order, whoever is cancelled: the protocols have
         counted them as sent."""
@@ -206,17 +228,12 @@ class Connection:
             # A full checkpoint, so that a writer in a loop lets the reader tell it.
             await trio.lowlevel.checkpoint()
             return
-        rest = memoryview(data)
-        if self._stream is self._wire and not self._unsent and not self._writing.locked():
-            try:
-                rest = self._wire.send_nowait(rest)
-            except trio.BrokenResourceError:
-                self._lose()
-            if not rest or self._gone:
-                await self._breathe()
-                return
-        self._unsent += rest
-        await self._flush()
+        try:
+            written = self.send_at_once(data)
+        except trio.WouldBlock:
+            self._unsent += data
+            written = self._flush()
+        await written
 
     async def _flush(self) -> None:
         """Send all that is unsent, by others too.  One that is cancelled while it waits leaves its bytes to them."""
@@ -247,12 +264,10 @@ class Connection:
                     self._lose()
             raise
 
-    async def _breathe(self) -> None:
+    def _breathe(self) -> Awaitable[None]:
         self._writes += 1
-        if self._writes % YIELD_AFTER:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        else:
-            await trio.lowlevel.checkpoint()
+        whole = self._writes % YIELD_AFTER == 0
+        return trio.lowlevel.checkpoint() if whole else trio.lowlevel.checkpoint_if_cancelled()
 
     def _lose(self) -> None:
         """The client is gone or takes nothing: the reader finds the socket closed, and ends it all."""

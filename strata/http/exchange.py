@@ -24,6 +24,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+AtOnce: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Sends a part of a body in the call itself; what it returns waits for what the kernel didn't take."""
 
 PART_BYTES: Final = 256
 """A body's parts (chunks, frames, or what one read brought) are at least so large, on the average."""
@@ -88,8 +90,9 @@ DONE: Final = _Done()
 class Exchange:
     """Runs the app for one request.  `put` is called by the reader of the connection and never waits."""
 
-    def __init__(self, app: App, scope: Scope, send: Send, limits: Limits) -> None:
+    def __init__(self, app: App, scope: Scope, send: Send, limits: Limits, at_once: AtOnce | None) -> None:
         self._app, self.scope, self._send_on = app, scope, send
+        self._at_once = at_once
         self._limits = limits
         self._tell, self._hear = trio.open_memory_channel[Message](math.inf)
         self._call = trio.CancelScope(deadline=trio.current_time() + limits.body_timeout_s)
@@ -143,7 +146,7 @@ class Exchange:
         """The whole exchange.  Lets out only what must end the connection: Cancelled, and a protocol's own failure."""
         try:
             with self._call:
-                await self._app(self.scope, self._hear.receive, self._send)
+                await self._app(self.scope, self._hear.receive, Sender(self))
         except Exception as error:
             self._refused = refusal(error)
         finally:
@@ -162,10 +165,19 @@ class Exchange:
         headers, body = encoded(refused)
         if self.scope["http_version"].startswith("1"):
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": refused.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self.send({"type": "http.response.start", "status": refused.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _send(self, message: Message) -> None:
+    def body_at_once(self, data: bytes) -> Awaitable[None]:
+        """As the message `http.response.body` with more to come, but sent in this very call as far as that can be."""
+        if self._at_once is not None and self._status is not None and not self._decided:
+            try:
+                return self._at_once(data)
+            except trio.WouldBlock:
+                pass
+        return self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def send(self, message: Message) -> None:
         if self._left:
             await trio.lowlevel.checkpoint()
             return
@@ -174,6 +186,20 @@ class Exchange:
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._decided = True
         await self._send_on(message)
+
+
+class Sender:
+    """What the app gets to send by.  `body_at_once` is a shorter way, which is hidden where the user's own middleware
+    wraps this: that has to see every part of a body."""
+
+    __slots__ = ("_send", "body_at_once")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._send = exchange.send
+        self.body_at_once: AtOnce = exchange.body_at_once
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        return self._send(message)
 
 
 class Exchanges(TaskGroup):
@@ -185,6 +211,8 @@ class Exchanges(TaskGroup):
         self._on_access = on_access
         self._running: set[Exchange] = set()
         self._parts = 0
+        self.body_at_once: AtOnce | None = None
+        """The protocol's own way to do it, where it has one."""
 
     def close_down(self) -> None:
         """Refuse those that have no answer yet."""
@@ -198,7 +226,7 @@ class Exchanges(TaskGroup):
 
     async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:  # noqa: ARG002
         await trio.lowlevel.checkpoint_if_cancelled()
-        exchange = Exchange(app, scope, send, self._limits)
+        exchange = Exchange(app, scope, send, self._limits, self.body_at_once)
         self._running.add(exchange)
         self.spawn(self._run, exchange)
 

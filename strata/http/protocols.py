@@ -7,7 +7,7 @@ Nothing here waits for the app: a reader that waits doesn't see its client leave
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -96,14 +96,18 @@ class _Gate:
 class H11(H11Protocol):
     """HTTP/1.1 that reads while it answers, ignores upgrades, and lets nothing but a plain request in."""
 
-    def __init__(self, *args: Any, body_bytes: int, allow_h2c: bool) -> None:
+    def __init__(
+        self, *args: Any, body_bytes: int, allow_h2c: bool, send_at_once: Callable[[bytes], Awaitable[None]]
+    ) -> None:
         super().__init__(*args)
         self.can_read: Any = _Gate()
         self._body_bytes = body_bytes
         self._allow_h2c = allow_h2c
         self._parsing = trio.Lock()
+        self._send_at_once = send_at_once
         self._paused = False
         self._held_bytes = 0
+        self._takes_chunks = self._chunked = False
 
     @property
     def may_hear_more(self) -> bool:
@@ -172,6 +176,7 @@ class H11(H11Protocol):
         kept = [pair for pair in request.headers if pair[0] != b"upgrade"]
         if len(kept) < len(request.headers) or target != request.target:
             request = h11.Request(method=request.method, target=target, headers=kept, http_version=request.http_version)
+        self._takes_chunks = request.http_version >= b"1.1" and request.method != b"HEAD"
         await super()._create_stream(request)
 
     async def stream_send(self, event: StreamEvent) -> None:
@@ -179,7 +184,28 @@ class H11(H11Protocol):
             # The server is closing: the client should not send its next request here.
             closing = [*event.headers, (b"connection", b"close")]
             event = Response(stream_id=event.stream_id, headers=closing, status_code=event.status_code)
+        if isinstance(event, Response):
+            self._chunked = self._sends_chunks(event)
         await super().stream_send(event)
+
+    def _sends_chunks(self, response: Response) -> bool:
+        """Whether h11 will send this one's body in chunks.  No wrongly: then it is asked for each part of the body."""
+        return (
+            self._takes_chunks
+            and response.status_code >= 200
+            and response.status_code not in (204, 304)
+            and all(name.lower() != b"content-length" for name, _ in response.headers)
+        )
+
+    def body_at_once(self, data: bytes) -> Awaitable[None]:
+        """Send a part of the body now, as far as the kernel takes it; what is returned waits for the rest.
+
+        A chunk has no state, so h11 needn't hear of it: all its layers together cost more than the rest of an event.
+        Raises trio.WouldBlock, with nothing sent, where the body is not sent in chunks or others are writing.
+        """
+        if not self._chunked or not data or self.connection.our_state is not h11.SEND_BODY:
+            raise trio.WouldBlock
+        return self._send_at_once(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def _send_error_response(self, status_code: int) -> None:
         """What h11 can't parse, in the API's shape.  Never 5xx (h11 has 501 for an unknown transfer coding): these are

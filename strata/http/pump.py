@@ -7,6 +7,7 @@ nurseries, deadlines and heartbeats are as safe as anywhere.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
@@ -14,6 +15,8 @@ from quart.utils import encode_headers
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioResponse
+
+from strata.http.exchange import Sender
 
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Send these bytes; returns when they are the kernel's.  Several tasks may write, each call stays whole."""
@@ -56,11 +59,12 @@ class PumpConnection(TrioASGIHTTPConnection):
 
     async def _send_pumped(self, send: Any, response: PumpResponse) -> None:
         head = _Head(send, response)
+        send_part = send.body_at_once if isinstance(send, Sender) else partial(_send_part, send)
 
         async def write(data: bytes) -> None:
             if not head.sent.is_set():
                 await head.send()
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send_part(data)
 
         instead = await response.pump(write)
         if instead is not None and not head.begun:
@@ -69,6 +73,10 @@ class PumpConnection(TrioASGIHTTPConnection):
         if not head.begun:
             await head.send()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_part(send: Any, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 class _Head:
