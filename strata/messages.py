@@ -320,10 +320,17 @@ class Stopped:
 
 @frozen
 class EngineDied:
-    """Said once, by the host's watcher, whatever the cause."""
+    """Said once, by the host's watcher, whatever the cause.  All but the reason is known of some deaths only."""
 
     reason: str
     last_step: int | None = None
+    """The number of the step that was in force."""
+    exit_code: int | None = None
+    """Of the engine's process, if it ended itself."""
+    signal: str | None = None
+    """By which its process was killed: `SIGKILL`."""
+    last_words: str = ""
+    """What its process wrote on its way out, for the log: a fault's traceback, a library's complaint."""
 
 
 FromEngine = (
