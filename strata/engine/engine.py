@@ -128,9 +128,23 @@ class Engine:
             case Stop():
                 self._stop()
 
+    def take_step(self) -> None:
+        """Brings the newest step into force, unless its reader must wait for a workspace.
+
+        Until then the step before it stands, and the chunk that was last run in is brought to its end.  `advance` does
+        it first; apart from it, so that the step can be said to be in force before the work that may hang or kill.
+        """
+        step = self._steps.waiting
+        if step is None:
+            return
+        reader = self._named_reader(step)
+        if reader is None or self._has_workspace(reader):
+            self._steps.take()
+            self._facts.append(Took(step.n))
+
     def advance(self) -> bool:
         """Runs one slice or one decode step; False: there is nothing that may and can run."""
-        self._take_newest_step()
+        self.take_step()
         reader = self._reader()
         decoders = self._decoders()
         shared = reader is not None and bool(decoders)
@@ -222,19 +236,6 @@ class Engine:
         self.stopped = True
 
     # -- whose turn it is -------------------------------------------------------------------------------------------
-
-    def _take_newest_step(self) -> None:
-        """Brings the newest step into force, unless its reader must wait for a workspace.
-
-        Until then the step before it stands, and the chunk that was last run in is brought to its end.
-        """
-        step = self._steps.waiting
-        if step is None:
-            return
-        reader = self._named_reader(step)
-        if reader is None or self._has_workspace(reader):
-            self._steps.take()
-            self._facts.append(Took(step.n))
 
     def _reader(self) -> Sequence | None:
         """Whose slice is next, if one is."""

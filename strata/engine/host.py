@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Final, Protocol
 
 import trio
 
 from strata.engine.bell import Bell, make_bell
-from strata.engine.engine import Engine
-from strata.errors import frames_of
-from strata.messages import EngineDied, FromEngine, Ready, ToEngine
+from strata.engine.drive import Driven, Inbox, Ping, Pong, Said, drive
+from strata.engine.watchdog import Watchdog
+from strata.messages import EngineDied, FromEngine, Ready, ToEngine, Took
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,18 +51,26 @@ class ThreadHost:
 
     A thread can't be killed: a cancelled `run` waits for the end of the slice or step that is under way, or for
     `make_engine`, without blocking the loop.  After `patience_s` it gives the thread up: that stays until its slice
-    ends or the process does, and clears up after itself.
+    ends or the process does, and clears up after itself.  So it is with an engine that hangs, which is reported as
+    dead; None for `watchdog_floor_s`: nobody looks whether it does.
     """
 
     def __init__(
-        self, make_engine: Callable[[], Engine], *, incarnation: int = 1, patience_s: float = PATIENCE_S
+        self,
+        make_engine: Callable[[], Driven],
+        *,
+        incarnation: int = 1,
+        patience_s: float = PATIENCE_S,
+        watchdog_floor_s: float | None = None,
     ) -> None:
         self._make_engine = make_engine
         self._incarnation = incarnation
         self._patience_s = patience_s
-        self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
+        self._watchdog = None if watchdog_floor_s is None else Watchdog(watchdog_floor_s)
+        self._last_step: int | None = None
+        self._inbox: Inbox = SimpleQueue()
         """None ends the thread."""
-        self._facts: deque[FromEngine] = deque()
+        self._facts: deque[Said] = deque()
         self._failure: BaseException | None = None
         """Why there is no engine."""
         self._over = False
@@ -124,10 +133,32 @@ class ThreadHost:
             # Looked at before the facts: what was said before the thread's end is there by then.
             over = self._over
             while self._facts:
-                deliver(self._facts.popleft())
+                self._hear(self._facts.popleft(), deliver)
             if over:
                 return
+            if reason := await self._wait_news(bell):
+                deliver(EngineDied(reason, self._last_step))
+                return
+
+    def _hear(self, fact: Said, deliver: Deliver) -> None:
+        if self._watchdog is not None:
+            self._watchdog.heard(getattr(fact, "seconds", 0.0))
+        if isinstance(fact, Pong):
+            return
+        if isinstance(fact, Took):
+            self._last_step = fact.n
+        deliver(fact)
+
+    async def _wait_news(self, bell: Bell) -> str | None:
+        """Until there are facts, or it is time to ask for one.  Returns why the engine counts as dead, if it does."""
+        if self._watchdog is None:
             await bell.wait()
+            return None
+        with trio.move_on_after(self._watchdog.look_s):
+            await bell.wait()
+            return None
+        self._inbox.put(Ping())
+        return self._watchdog.verdict if self._watchdog.look() else None
 
     async def _wait_over(self, bell: Bell) -> None:
         await trio.lowlevel.checkpoint()
@@ -153,44 +184,8 @@ class ThreadHost:
         except BaseException as failure:
             self._failure = failure
             return
-        try:
-            self._say([engine.ready(self._incarnation)], bell)
-            self._drive(engine, bell)
-        except BaseException as error:
-            _log.critical("the engine died: %s", frames_of(error))
-            self._say([EngineDied(f"{type(error).__name__}: {error}", engine.step_in_force)], bell)
-        finally:
-            _close(engine)
+        drive(engine, self._inbox, partial(self._say, bell), incarnation=self._incarnation)
 
-    def _drive(self, engine: Engine, bell: Bell) -> None:
-        """Until it is stopped or nobody listens: the inbox, then one slice or step, then what came of it."""
-        busy = True
-        while not engine.stopped:
-            try:
-                if not self._drain(engine, wait=not busy):
-                    return
-                busy = engine.advance()
-            finally:
-                self._say(engine.take_facts(), bell)
-
-    def _drain(self, engine: Engine, *, wait: bool) -> bool:
-        """Hands over all that was told, after waiting for the first if asked to.  False: the thread is to end."""
-        while wait or not self._inbox.empty():
-            message = self._inbox.get()
-            if message is None:
-                return False
-            engine.handle(message)
-            wait = False
-        return True
-
-    def _say(self, facts: list[FromEngine], bell: Bell) -> None:
-        if facts:
-            self._facts.extend(facts)
-            bell.ring()
-
-
-def _close(engine: Engine) -> None:
-    try:
-        engine.close()
-    except Exception as error:
-        _log.error("the engine could not be closed: %s", frames_of(error))
+    def _say(self, bell: Bell, facts: Sequence[Said]) -> None:
+        self._facts.extend(facts)
+        bell.ring()

@@ -12,15 +12,16 @@ import protocol
 import pytest
 import trio
 from toy_model import LOSES_DEVICE, ToyModel
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from strata.config import EngineSettings
 from strata.engine.bell import SocketBell, make_bell
 from strata.engine.budget import Budget
 from strata.engine.engine import Engine
-from strata.engine.host import ThreadHost
+from strata.engine.host import PATIENCE_S, ThreadHost
+from strata.engine.watchdog import LOOKS
 from strata.errors import ModelError
-from strata.messages import EngineDied, FromEngine, Grant, Open, Ready, Sampling, Seq, Step, Stop, Stopped
+from strata.messages import EngineDied, FromEngine, Grant, Open, Ready, Sampling, Seq, Step, Stop, Stopped, Took
 
 CHUNK, PAGE = 64, 16
 BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8)
@@ -231,6 +232,52 @@ async def test_an_engine_that_hangs_is_given_up_and_clears_up_when_it_goes_on(
     assert model.closed
     assert model.open_reads == 0
     assert open_files() == before
+
+
+async def test_an_engine_that_hangs_in_a_slice_is_reported_as_dead(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B34: a thread can't be killed; it is left behind and says nothing more, even when it goes on."""
+    model, heard = Hanging(), list[FromEngine]()
+    host = ThreadHost(lambda: toy_engine(model), watchdog_floor_s=30.0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.run, heard.append)
+        host.tell(Open(Seq(1), tuple(range(3, 60)), Sampling()))
+        host.tell(Grant(Seq(1), tuple(range(8))))
+        host.tell(Step(4, read=Seq(1)))
+        await trio.to_thread.run_sync(model.begun.wait)
+        for _ in range(LOOKS):
+            await wait_all_tasks_blocked()
+            assert heard == [Took(4)]
+            mock_clock.jump(3.0)
+        await wait_all_tasks_blocked()
+        assert heard == [Took(4), EngineDied("no progress for 30 s", last_step=4)]
+        mock_clock.jump(PATIENCE_S)
+    assert "is left behind" in caplog.text
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "strata-engine-1")
+    model.go_on.set()
+    await trio.to_thread.run_sync(thread.join)
+    assert model.closed
+    assert len(heard) == 2
+
+
+async def test_an_idle_engine_answers_the_watchdog() -> None:
+    """B34: silence alone is no hang; who is asked and can answer lives on, however often."""
+    asked = threading.Semaphore(0)
+
+    class Counting(Engine):
+        def advance(self) -> bool:
+            asked.release()
+            return super().advance()
+
+    def make() -> Engine:
+        return Counting(ToyModel(), EngineSettings(chunk_tokens=CHUNK, page_tokens=PAGE), BUDGET)
+
+    async with protocol.running(lambda: ThreadHost(make, watchdog_floor_s=2.0)) as session:
+        for _ in range(3):
+            await trio.to_thread.run_sync(asked.acquire)
+        assert session.facts == []
+    assert session.facts == [Stopped()]
 
 
 async def test_an_engine_that_hangs_while_it_is_built_is_given_up(autojump_clock: MockClock) -> None:
