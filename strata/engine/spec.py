@@ -1,0 +1,58 @@
+"""Which engine a process of its own is to build: a name and plain values, that can be sent.
+
+A room of its own because a closure can't be sent to another process, and what can be must need nothing that is not in
+this file.  Knows no engine: what the name stands for is found, and imported, where it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from strata.config import EngineSettings, SchedulerSettings, Settings
+from strata.engine.drive import Driven
+
+
+@frozen
+class EngineSpec:
+    """Call `maker`, written `package.module:function`, with these keyword arguments; it returns the engine.
+
+    The arguments are what msgpack can hold: None, booleans, numbers, text, bytes, and lists and mappings of them.
+    """
+
+    maker: str
+    arguments: Mapping[str, Any] = field(factory=dict)
+
+    def build(self) -> Driven:
+        """In the process and on the thread where the engine is to live.  Raises what its maker does."""
+        module, _, function = self.maker.partition(":")
+        engine: Driven = getattr(import_module(module), function)(**self.arguments)
+        return engine
+
+
+def file_engine(model: Path, settings: Settings, trace: Path | None = None) -> EngineSpec:
+    """The engine that serves this model file.  Of the settings only those that an engine needs are sent."""
+    arguments = {
+        "model": str(model),
+        "engine": attrs.asdict(settings.engine),
+        "max_running": settings.scheduler.max_running,
+        "trace": None if trace is None else str(trace),
+    }
+    return EngineSpec("strata.engine.spec:make_file_engine", arguments)
+
+
+def make_file_engine(model: str, engine: Mapping[str, Any], max_running: int, trace: str | None) -> Driven:
+    """Raises ModelError, ConfigError."""
+    # Here and not above: they import all that an engine is made of.
+    from strata.engine.from_file import make_engine
+    from strata.models.file import open_model
+
+    own = EngineSettings(**engine)
+    schedule = SchedulerSettings(max_running=max_running, chunk_tokens=own.chunk_tokens)
+    settings = Settings(engine=own, scheduler=schedule)
+    return make_engine(open_model(Path(model)), settings, None if trace is None else Path(trace))
