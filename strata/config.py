@@ -165,6 +165,15 @@ class EngineSettings:
         None, _optional(_whole(16)), "the longest sequence in tokens; unset: what the model was trained for"
     )
     threads: int | None = _setting(None, _optional(_whole(1, 1024)), "unset: the processors this process may use")
+    restart_limit: int = _setting(
+        5, _whole(0), "engines that may die within restart_window_s; one more ends the server"
+    )
+    restart_window_s: float = _setting(300.0, _number(0, 86400, open_low=True), "the time that restart_limit counts in")
+    restart_backoff_s: float = _setting(
+        0.25,
+        _number(0, 60),
+        "the pause after a second engine that dies young; doubled for each that follows, up to 8 s",
+    )
 
 
 @frozen(kw_only=True)

@@ -43,6 +43,8 @@ class Snapshot:
     """Messages that wait, by kind of actor."""
     incarnation: int | None = None
     """Of the engine."""
+    engine_restarts: int | None = None
+    """Engines that were started after the first."""
 
 
 class Metrics:
@@ -157,6 +159,10 @@ class _Gauges(Collector):
         yield self._gauge("strata_mailbox_depth", "Messages that wait, by kind of actor.", "actor", now.mailboxes)
         if now.incarnation is not None:
             yield self._plain("strata_engine_incarnation", "Which engine this is, from 1.", now.incarnation)
+        if now.engine_restarts is not None:
+            restarts = CounterMetricFamily("strata_engine_restarts", "Engines started after the first.", labels=LABELS)
+            restarts.add_metric(self._values, now.engine_restarts)
+            yield restarts
 
     def _requests(self, requests: Mapping[str, int]) -> Iterator[Metric]:
         if not requests:

@@ -17,8 +17,8 @@ from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 
 from strata.actors.dispatcher import Dispatcher, Drain
-from strata.actors.engine import EngineActor
 from strata.actors.inspection import ActorDetail, ActorInfo, Change, Inspection
+from strata.actors.keeper import EngineKeeper, Hosts
 from strata.actors.kernel import ActorInfo as KernelInfo
 from strata.actors.kernel import Registry, Supervisor, open_supervisor
 from strata.actors.prompt import Language
@@ -62,8 +62,10 @@ TOKENISERS: Final = 8
 
 @frozen
 class Health:
-    state: Literal["ready", "draining", "failed"]
+    state: Literal["ready", "restarting", "draining", "failed"]
     reason: str = ""
+    incarnation: int | None = None
+    """Of the engine, counted from 1; while another is being started, of the last."""
 
     @property
     def ready(self) -> bool:
@@ -115,6 +117,7 @@ class Runtime:
         actors: Registry,
         requests: Supervisor,
         dispatcher: Dispatcher,
+        keeper: EngineKeeper,
         metrics: Metrics,
         failure: Failure,
     ) -> None:
@@ -126,6 +129,7 @@ class Runtime:
         self._actors = actors
         self._requests = requests
         self._dispatcher = dispatcher
+        self._keeper = keeper
         self._metrics = metrics
         self._failure = failure
         self._inspection = Inspection(actors, dispatcher)
@@ -176,9 +180,9 @@ class Runtime:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        if self._failure.reason is not None:
-            return Health("failed", self._failure.reason)
-        return Health("draining", "the server is shutting down") if self._draining else Health("ready")
+        state, reason = self._state()
+        ready = self._dispatcher.ready
+        return Health(state, reason, None if ready is None else ready.incarnation)
 
     def tree(self) -> tuple[ActorInfo, ...]:
         """Every actor there is now, each after its parent; the first is the runtime itself."""
@@ -206,8 +210,19 @@ class Runtime:
             resumes=now.resumes,
             workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},
             mailboxes=depths,
-            incarnation=None if self._dispatcher.ready is None else self._dispatcher.ready.incarnation,
+            incarnation=self.health().incarnation,
+            engine_restarts=self._keeper.restarts,
         )
+
+    # -- maintenance -------------------------------------------------------------------------------------------------
+
+    def restart_engine(self) -> None:
+        """End the engine and start another: its memory is freed, the model loaded again.  Queued requests wait for it;
+        what has started ends, or is replayed, as `on_engine_death` says.  Nothing happens while one is being started.
+
+        Raises EngineUnavailable where there can be no other.
+        """
+        self._keeper.replace()
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -234,6 +249,15 @@ class Runtime:
         await self.wait_idle()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[Literal["ready", "restarting", "draining", "failed"], str]:
+        if self._failure.reason is not None:
+            return "failed", self._failure.reason
+        if self._draining:
+            return "draining", "the server is shutting down"
+        if self._dispatcher.without is not None:
+            return "restarting", f"{self._dispatcher.without}; another is being started"
+        return "ready", ""
 
     def _arrive(self, request: Request, max_priority: int | None) -> RequestActor:
         arrived = trio.current_time()
@@ -310,14 +334,16 @@ async def open_runtime(
     *,
     settings: Settings | None = None,
     trace: Path | None = None,
-    host: EngineHost | None = None,
+    host: EngineHost | Hosts | None = None,
     **named: Any,
 ) -> AsyncIterator[Runtime]:
     """Load a model, start its engine and serve it to this block.
 
     `model`: a GGUF file; None: the default model, as `strata pull` left it.  `named` are settings by their flat names
-    (`max_running=4`), instead of `settings`.  `host` is an engine host of the caller's own; its `tokenizer` and
-    `template`, if it has them, speak for it, and are called in the event loop.
+    (`max_running=4`), instead of `settings`.  `host` is an engine host of the caller's own, or a function that makes
+    one for each incarnation of the engine, counted from 1: a host has one life, so without the function an engine that
+    dies has no successor.  Its `tokenizer` and `template`, if it has them, speak for it, and are called in the event
+    loop.
 
     Raises ConfigError and ModelError, which say what to do.  Leaving the block withdraws what is left and ends the
     engine; no thread, task or file of ours stays.
@@ -325,45 +351,66 @@ async def open_runtime(
     if settings is not None and named:
         raise TypeError("settings come as one value or by their names, not both")
     settings = settings or Settings.of(**named)
-    voice = await find_voice(model, host)
-    if host is None:
-        assert voice.file is not None
-        host = ThreadHost(partial(make_engine, voice.file, settings, trace))
-    async with _running(host, settings, voice) as runtime:
+    first = host(1) if callable(host) else host
+    voice = await find_voice(model, first)
+    if first is None:
+        hosts: Hosts = partial(_thread, voice, settings, trace)
+    else:
+        hosts = _with_first(first, host if callable(host) else None)
+    async with _running(hosts, settings, voice, renewable=first is None or callable(host)) as runtime:
         yield runtime
 
 
+def _thread(voice: Voice, settings: Settings, trace: Path | None, incarnation: int) -> EngineHost:
+    assert voice.file is not None
+    return ThreadHost(partial(make_engine, voice.file, settings, trace), incarnation=incarnation)
+
+
+def _with_first(first: EngineHost, others: Hosts | None) -> Hosts:
+    """The first has been made already: it was asked for its language."""
+
+    def make(incarnation: int) -> EngineHost:
+        if incarnation == 1 or others is None:
+            return first
+        return others(incarnation)
+
+    return make
+
+
 @asynccontextmanager
-async def _running(host: EngineHost, settings: Settings, voice: Voice) -> AsyncIterator[Runtime]:
-    actors, failure = Registry(), Failure()
-    metrics = Metrics(settings.served_name or voice.name)
-    dispatcher = Dispatcher(settings.scheduler, metrics, on_death=failure.say)
-    engine = EngineActor(host, dispatcher.ref)
-    dispatcher.drive(engine.ref)
+async def _running(hosts: Hosts, settings: Settings, voice: Voice, *, renewable: bool) -> AsyncIterator[Runtime]:
+    failure, metrics = Failure(), Metrics(settings.served_name or voice.name)
+    dispatcher = Dispatcher(settings.scheduler, metrics)
+    keeper = EngineKeeper(hosts, dispatcher, settings.engine, on_lost=failure.say, renewable=renewable)
+    actors = Registry(on_ended=keeper.ended)
     async with open_supervisor(actors, parent=ROOT) as engines:
-        await engines.start(engine, on_failure=partial(_engine_failed, failure))
-        async with open_supervisor(actors, parent=ROOT) as dispatchers:
-            await dispatchers.start(dispatcher, on_failure=partial(_dispatcher_failed, failure, actors, engine))
-            async with open_supervisor(actors, parent=ROOT) as requests:
-                assert engine.ready is not None
-                info = voice.info(settings.served_name, engine.ready.context)
-                runtime = Runtime(
-                    model=info,
-                    language=voice.language(info, _shared_pages(settings, engine.ready)),
-                    settings=settings,
-                    actors=actors,
-                    requests=requests,
-                    dispatcher=dispatcher,
-                    metrics=metrics,
-                    failure=failure,
-                )
-                metrics.show(runtime.snapshot)
-                try:
-                    yield runtime
-                finally:
-                    # Bounded: the dispatcher answers in its next turn, and waits for no engine.
-                    with trio.CancelScope(shield=True):
-                        await runtime.close()
+        ready = await keeper.start(engines)
+        try:
+            async with open_supervisor(actors, parent=ROOT) as dispatchers:
+                await dispatchers.start(dispatcher, on_failure=partial(_dispatcher_failed, failure, actors, keeper))
+                async with open_supervisor(actors, parent=ROOT) as requests:
+                    info = voice.info(settings.served_name, ready.context)
+                    runtime = Runtime(
+                        model=info,
+                        language=voice.language(info, _shared_pages(settings, ready)),
+                        settings=settings,
+                        actors=actors,
+                        requests=requests,
+                        dispatcher=dispatcher,
+                        keeper=keeper,
+                        metrics=metrics,
+                        failure=failure,
+                    )
+                    metrics.show(runtime.snapshot)
+                    try:
+                        yield runtime
+                    finally:
+                        # Bounded: the dispatcher answers in its next turn, and waits for no engine.
+                        with trio.CancelScope(shield=True):
+                            await runtime.close()
+        finally:
+            # An engine that ends while all are told to end has no successor.
+            keeper.close()
 
 
 def _shared_pages(settings: Settings, ready: Ready) -> int | None:
@@ -371,13 +418,8 @@ def _shared_pages(settings: Settings, ready: Ready) -> int | None:
     return ready.page_tokens if settings.scheduler.prefix_cache else None
 
 
-def _engine_failed(failure: Failure, _info: KernelInfo, error: Exception) -> None:
-    """It has said so itself to the dispatcher, which ends what it had; the log has it from the host."""
-    failure.say(f"the engine died: {error}")
-
-
 def _dispatcher_failed(
-    failure: Failure, actors: Registry, engine: EngineActor, _info: KernelInfo, error: Exception
+    failure: Failure, actors: Registry, keeper: EngineKeeper, _info: KernelInfo, error: Exception
 ) -> None:
     """A bug of ours.  Whoever waits for it, or would, is told, and the engine works for nobody any more."""
     error_id = new_error_id()
@@ -387,4 +429,4 @@ def _dispatcher_failed(
     for actor in actors:
         if isinstance(actor, RequestActor):
             actor.ref.tell(Ended(actor.seq, Failed(error_told), NOTHING_YET))
-    engine.stop()  # It would go on with its last step, for nobody.
+    keeper.stop()  # The engine would go on with its last step, for nobody.

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections import deque
+from collections.abc import Iterable
 
 import trio
 from attrs import define, evolve, field, frozen
 
 from strata.actors.kernel import Actor, Ref
+from strata.actors.memory import Memory
 from strata.config import SchedulerSettings
-from strata.errors import ConfigError, EngineUnavailable, SequenceFailed, ShuttingDown, StrataError, new_error_id
+from strata.errors import (
+    ConfigError,
+    EngineUnavailable,
+    PromptTooLong,
+    SequenceFailed,
+    ShuttingDown,
+    StrataError,
+    new_error_id,
+)
 from strata.messages import (
     Accepted,
     Cancelled,
@@ -54,11 +62,6 @@ from strata.scheduling.scheduler import Scheduler
 
 log = logging.getLogger("strata")
 
-KEPT: Final = 1000
-"""Requests that are remembered after their end."""
-KEPT_FIRST, KEPT_LAST = 2, 6
-"""Changes of an ended request's history; with them and its figures it takes about 1 KiB."""
-
 ToRequest = Accepted | Refused | Tokens | Ended
 
 
@@ -75,17 +78,19 @@ class Drain:
     """End what is queued; what has started goes on."""
 
 
-ToDispatcher = Enlist | Withdraw | Drain | FromEngine
+@frozen
+class Replacing:
+    """The engine is about to be stopped; another follows."""
 
 
 @frozen
-class Past:
-    """A request that has ended: what it took and how it went, no word of what it said."""
+class NoEngine:
+    """There will be no engine any more: end all, now and later, with this."""
 
-    seq: Seq
-    outcome: Outcome
-    figures: Figures
-    history: tuple[Change, ...]
+    error: EngineUnavailable
+
+
+ToDispatcher = Enlist | Withdraw | Drain | Replacing | NoEngine | FromEngine
 
 
 @define
@@ -120,7 +125,7 @@ class _Sent:
 class Dispatcher(Actor[ToDispatcher]):
     """One for each runtime.  It is *starting* until it has heard `Ready`.
 
-    `on_death` is called once, with the reason, when the engine is gone for good.
+    It outlives the engines: while there is none, requests are taken and wait.
     """
 
     kind = "dispatcher"
@@ -132,18 +137,20 @@ class Dispatcher(Actor[ToDispatcher]):
         settings: SchedulerSettings,
         metrics: Metrics,
         *,
-        on_death: Callable[[str], None],
         id: str = "dispatcher",
     ) -> None:
         super().__init__(id)
-        self.past: OrderedDict[Seq, Past] = OrderedDict()
+        self.past = Memory()
         """The last requests that ended, the oldest first."""
         self.ready: Ready | None = None
-        """What the engine has; None before it is up."""
+        """What the engine has, or had; None before the first is up."""
+        self.without: str | None = "the engine is not up yet"
+        """Why there is no engine now; None while there is one."""
         self._engine: Ref[ToEngine] | None = None
+        """None while there is none: then no fact of one counts either."""
+        self._expected: Ref[ToEngine] | None = None
         self._settings = settings
         self._metrics = metrics
-        self._on_death = on_death
         self._entries: dict[Seq, _Entry] = {}
         self._scheduler: Scheduler | None = None
         self._gone: StrataError | None = None
@@ -151,9 +158,9 @@ class Dispatcher(Actor[ToDispatcher]):
         self._wake_at = math.inf
         self._sent = _Sent()
 
-    def drive(self, engine: Ref[ToEngine]) -> None:
-        """From now on this is the engine; its `Ready` comes as a message."""
-        self._engine = engine
+    def expect(self, engine: Ref[ToEngine]) -> None:
+        """The next `Ready` is this engine's; nothing is told to it before."""
+        self._expected = engine
 
     # -- what others may read at any time; nothing here waits --
 
@@ -192,8 +199,10 @@ class Dispatcher(Actor[ToDispatcher]):
             self._see(message, now)
         if self._scheduler is None:
             return
-        if self._gone is None:
+        if self._engine is not None:
             self._send(self._scheduler.decide(now), now)
+        else:
+            self._wait_for_engine(self._scheduler, now)
         for ended in self._scheduler.take_ended():
             self._end(ended)
 
@@ -207,12 +216,14 @@ class Dispatcher(Actor[ToDispatcher]):
                 self._draining = True
                 self._end_queued(Cancelled("shutdown"), now)
             case Ready():
-                self._start(message)
+                self._start(message, now)
             case EngineDied(reason):
-                self._lose_engine(EngineUnavailable(f"the engine died: {reason}"), now)
-            case Stopped():
-                self._lose_engine(ShuttingDown("the engine was stopped"), now)
-            case _ if self._scheduler is not None:
+                self._lose_engine(f"the engine died: {reason}", now)
+            case Replacing() | Stopped():
+                self._lose_engine("the engine is being replaced", now)
+            case NoEngine(error):
+                self._give_up(error, now)
+            case _ if self._scheduler is not None and self._engine is not None:
                 self._hear(self._scheduler, message, now)
 
     # -- requests --
@@ -233,8 +244,9 @@ class Dispatcher(Actor[ToDispatcher]):
             raise self._gone
         if self._draining:
             raise ShuttingDown("the server is shutting down")
-        if self._scheduler is None:
+        if self._scheduler is None or self.ready is None:
             raise EngineUnavailable("the engine is not up yet")
+        must_fit(submit, self.ready)
         self._scheduler.submit(
             submit.seq,
             prompt_tokens=len(submit.tokens),
@@ -262,39 +274,52 @@ class Dispatcher(Actor[ToDispatcher]):
         entry = self._entries.pop(ended.seq)
         submit = entry.submit
         self._metrics.ended(ended.outcome, ended.figures, priority=submit.priority, short=entry.short)
-        history = _in_short(self._scheduler.history(ended.seq))
-        self._remember(Past(ended.seq, ended.outcome, ended.figures, history))
+        self.past.remember(ended, self._scheduler.history(ended.seq))
         entry.reader.tell(ended)
-
-    def _remember(self, past: Past) -> None:
-        self.past[past.seq] = past
-        while len(self.past) > KEPT:
-            self.past.popitem(last=False)
 
     # -- the engine --
 
-    def _start(self, ready: Ready) -> None:
+    def _start(self, ready: Ready, now: float) -> None:
         """Raises ConfigError where the engine reads on another grid than the scheduler counts by."""
         if ready.chunk_tokens != self._settings.chunk_tokens:
             said = f"the engine's is {ready.chunk_tokens} and the scheduler's {self._settings.chunk_tokens}"
             raise ConfigError("chunk_tokens", f"{said}: it must be one")
-        self.ready = ready
-        self._scheduler = Scheduler(
-            self._settings, pages=ready.pages, page_tokens=ready.page_tokens, workspaces=ready.workspaces
-        )
-        self.now_running()
+        self.ready, self.without = ready, None
+        self._engine, self._expected = self._expected, None
+        has = {"pages": ready.pages, "page_tokens": ready.page_tokens, "workspaces": ready.workspaces}
+        if self._scheduler is None:
+            self._scheduler = Scheduler(self._settings, **has)
+            self.now_running()
+        else:
+            self._end_what_no_longer_fits(self._scheduler, ready, now)
+            self._scheduler.renew(**has, now=now)
 
-    def _lose_engine(self, error: StrataError, now: float) -> None:
-        """The one place that decides what an engine's end means.  Nobody starts another: queued ones fail too."""
-        if self._gone is not None:
+    def _end_what_no_longer_fits(self, scheduler: Scheduler, ready: Ready, now: float) -> None:
+        for seq, entry in self._entries.items():
+            try:
+                must_fit(entry.submit, ready)
+            except StrataError as error:
+                scheduler.withdraw(seq, Failed(error), now)
+
+    def _lose_engine(self, reason: str, now: float) -> None:
+        """The one place that decides what an engine's end means.  Others say whether another comes."""
+        self.without = reason
+        if self._engine is None:
             return
-        self._gone = error
-        # Nothing is decided any more, so nothing would move a deadline that has passed.
-        self._wake_at = math.inf
+        self._engine = None
+        self._sent.steps.clear()
         if self._scheduler is not None:
-            self._scheduler.died(error, now)
-            self._end_queued(Failed(error), now)
-        self._on_death(str(error))
+            self._scheduler.died(EngineUnavailable(reason), now)
+
+    def _wait_for_engine(self, scheduler: Scheduler, now: float) -> None:
+        at = scheduler.wait_for_engine(now)
+        self._wake_at = math.inf if at is None else at
+
+    def _give_up(self, error: EngineUnavailable, now: float) -> None:
+        self._lose_engine(str(error), now)
+        self._gone = error
+        for seq in tuple(self._entries):
+            self._withdraw(seq, Failed(error), now)
 
     def _hear(self, scheduler: Scheduler, fact: ToDispatcher, now: float) -> None:
         match fact:
@@ -365,6 +390,18 @@ class Dispatcher(Actor[ToDispatcher]):
         self._tell_engine(Open(submit.seq, submit.tokens, submit.sampling, opening.pages, opening.known))
 
 
+def must_fit(submit: Submit, ready: Ready) -> None:
+    """Raises PromptTooLong where the engine's context is too short; an earlier one's may have been longer."""
+    prompt, answer = len(submit.tokens), submit.sampling.max_tokens
+    if prompt + answer > ready.context:
+        raise PromptTooLong(
+            f"the prompt has {prompt} tokens and its answer may have {answer}, {prompt + answer} together; "
+            f"the engine's context is {ready.context}",
+            tokens=prompt + answer,
+            limit=ready.context,
+        )
+
+
 def _with_nobody(now: Statistics) -> Statistics:
     """The counters as they are, and no request."""
     return evolve(
@@ -387,12 +424,6 @@ def _logged(seq: Seq, text: str) -> SequenceFailed:
     error_id = new_error_id()
     log.error("%s: the engine could not go on with request-%s: %s", error_id, seq, text)
     return SequenceFailed(f"{text}; the log has it as {error_id}")
-
-
-def _in_short(history: tuple[Change, ...]) -> tuple[Change, ...]:
-    if len(history) <= KEPT_FIRST + KEPT_LAST:
-        return history
-    return history[:KEPT_FIRST] + history[-KEPT_LAST:]
 
 
 def _precedence(message: ToDispatcher) -> int:

@@ -40,10 +40,12 @@ class EngineActor(Actor[ToEngine]):
         facts: Ref[FromEngine],
         *,
         incarnation: int = 1,
+        start_after_s: float = 0.0,
         stop_timeout_s: float = 10.0,
         id: str = "engine",
     ) -> None:
-        """`stop_timeout_s`: how long the engine may take to stop, or to be cleared away when it died."""
+        """`start_after_s`: how long it waits before it brings the engine up.  `stop_timeout_s`: how long the engine may
+        take to stop, or to be cleared away when it died."""
         super().__init__(id)
         self.incarnation = incarnation
         self.ready: Ready | None = None
@@ -52,6 +54,7 @@ class EngineActor(Actor[ToEngine]):
         """Facts of other incarnations, and those that came too late."""
         self._host = host
         self._facts = facts
+        self._start_after_s = start_after_s
         self._stop_timeout_s = stop_timeout_s
         self._mine = False
         self._told_to_stop = False
@@ -63,6 +66,7 @@ class EngineActor(Actor[ToEngine]):
 
     async def run(self) -> None:
         """Until the engine has stopped or died, or this actor is stopped, which stops the engine."""
+        await trio.sleep(self._start_after_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_host)
             try:

@@ -10,9 +10,10 @@ import time
 import trio
 from attrs import frozen
 
-from strata.actors.dispatcher import Dispatcher, Past
+from strata.actors.dispatcher import Dispatcher
 from strata.actors.kernel import Actor, Registry
 from strata.actors.kernel import ActorInfo as KernelInfo
+from strata.actors.memory import Past
 from strata.actors.request import RequestActor
 from strata.errors import UnknownRequest
 from strata.messages import Cancelled, Completed, Failed, Figures, Outcome, Seq

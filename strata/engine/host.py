@@ -86,6 +86,11 @@ class ThreadHost:
 
     # -- the Trio thread --------------------------------------------------------------------------------------------
 
+    @property
+    def left_behind(self) -> bool:
+        """Whether `run` has ended and the thread has not."""
+        return self._given_up
+
     def tell(self, message: ToEngine) -> None:
         if not self._over:
             self._inbox.put(message)

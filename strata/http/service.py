@@ -44,7 +44,10 @@ class HealthAnswer(Struct, frozen=True):
     status: str
     """`ok`: the loop answers."""
     state: str
+    """`ready`, `restarting`, `draining` or `failed`."""
     reason: str
+    incarnation: int | None
+    """Of the engine, counted from 1; while another is being started, of the last."""
 
 
 def service_routes(edge: Edge) -> list[Route]:
@@ -126,7 +129,7 @@ class Service:
 
     def _health(self, status: str) -> HealthAnswer:
         health = self._edge.runtime.health()
-        return HealthAnswer(status, health.state, health.reason)
+        return HealthAnswer(status, health.state, health.reason, health.incarnation)
 
 
 def entry_of(model: ModelInfo) -> ModelEntry:

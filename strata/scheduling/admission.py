@@ -38,6 +38,12 @@ class Admission:
     def admit(self, *, prompt_tokens: int, max_tokens: int) -> int:
         """How many pages it takes at worst.  Raises PromptTooLong if it could never fit, Overloaded if the queue is
         full."""
+        worst = self.worst(prompt_tokens, max_tokens)
+        self._refuse_beyond_the_queue(prompt_tokens)
+        return worst
+
+    def worst(self, prompt_tokens: int, max_tokens: int) -> int:
+        """How many pages it takes at worst.  Raises PromptTooLong, and counts it, if there are not so many."""
         worst = self.pages_for(prompt_tokens + max_tokens)
         if worst > self._pages:
             self.refused["too long"] += 1
@@ -48,8 +54,11 @@ class Admission:
                 tokens=tokens,
                 limit=limit,
             )
-        self._refuse_beyond_the_queue(prompt_tokens)
         return worst
+
+    def resize(self, *, pages: int, page_tokens: int) -> None:
+        """From now on there are so many."""
+        self._pages, self._page_tokens = pages, page_tokens
 
     def overdue_at(self) -> float:
         """When the first of those queued will have waited for `max_wait_s`; inf if there is no such time."""

@@ -216,6 +216,30 @@ class Scheduler:
         self._supply.forget()
         self._steps.forget()
 
+    def wait_for_engine(self, now: float) -> float | None:
+        """In the place of `decide` while there is no engine: end who waited too long, and say when to ask again."""
+        self._end_what_waited_too_long(now)
+        at = self._admission.overdue_at()
+        return at if at < inf else None
+
+    def renew(self, *, pages: int, page_tokens: int, workspaces: int, now: float) -> None:
+        """Another engine is up and has these pages, all of them free.  Who can never fit them ends (R6, R10)."""
+        self._workspaces = workspaces
+        self._supply = Supply(pages, page_tokens, shares=self._settings.prefix_cache)
+        self._admission.resize(pages=pages, page_tokens=page_tokens)
+        self._blocked.clear()
+        for record in list(self._records.values()):
+            try:
+                worst = self._admission.worst(record.prompt_tokens, record.max_tokens)
+            except StrataError as error:
+                self._end(record, Failed(error), now)
+                continue
+            self._waiting.remove(record)
+            record.worst = worst
+            # Nothing is known of it any more.
+            self._supply.look_up(record)
+            self._waiting.add(record)
+
     # -- the decision -----------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decision:

@@ -10,10 +10,11 @@ import trio
 from attrs import define, evolve, field
 from trio.testing import MockClock
 
-from strata.actors.dispatcher import KEPT, Dispatcher, Drain, Enlist, ToRequest
+from strata.actors.dispatcher import Dispatcher, Drain, Enlist, NoEngine, Replacing, ToRequest
 from strata.actors.kernel import Mailbox, Ref, Registry, open_supervisor
+from strata.actors.memory import KEPT
 from strata.config import SchedulerSettings
-from strata.errors import ConfigError, EngineUnavailable, InvalidRequest, ShuttingDown
+from strata.errors import ConfigError, EngineUnavailable, InvalidRequest, PromptTooLong, ShuttingDown, WaitedTooLong
 from strata.messages import (
     PROTOCOL,
     Accepted,
@@ -37,6 +38,7 @@ from strata.messages import (
     Submit,
     Tokens,
     Took,
+    Wants,
     Withdraw,
 )
 from strata.metrics import Metrics
@@ -54,6 +56,9 @@ READY = Ready(
 )
 
 
+DIED = EngineDied("a bus error", 3)
+
+
 def take(mailbox: Mailbox[Any]) -> list[Any]:
     messages = []
     while mailbox.depth:
@@ -69,16 +74,14 @@ class Bench:
     metrics: Metrics
     engine: Mailbox[Any] = field(factory=Mailbox)
     readers: dict[int, Mailbox[ToRequest]] = field(factory=dict)
-    deaths: list[str] = field(factory=list)
     now: float = 0.0
 
     @classmethod
     def make(cls, **settings: Any) -> Bench:
-        deaths: list[str] = []
         chosen = SchedulerSettings(chunk_tokens=64, **settings)
         metrics = Metrics("model")
-        bench = cls(Dispatcher(chosen, metrics, on_death=deaths.append), metrics, deaths=deaths)
-        bench.dispatcher.drive(Ref("engine", bench.engine))
+        bench = cls(Dispatcher(chosen, metrics), metrics)
+        bench.dispatcher.expect(Ref("engine", bench.engine))
         return bench
 
     def turn(self, *messages: Any) -> list[Any]:
@@ -236,23 +239,93 @@ async def test_one_that_can_never_fit_is_refused_and_forgotten() -> None:
     assert bench.told(1) == []
 
 
+# -- without an engine ------------------------------------------------------------------------------------------------
+
+
+def died(bench: Bench, fact: Any = DIED) -> Mailbox[Any]:
+    """The engine dies, and another is expected: what that one will be told."""
+    assert bench.turn(fact) == []
+    successor: Mailbox[Any] = Mailbox()
+    bench.dispatcher.expect(Ref("engine", successor))
+    return successor
+
+
 @pytest.mark.parametrize(
-    ("end", "error"), [(EngineDied("a bus error", 3), EngineUnavailable), (Stopped(), ShuttingDown)]
+    ("end", "says"), [(DIED, "the engine died: a bus error"), (Replacing(), "replaced"), (Stopped(), "replaced")]
 )
-async def test_when_the_engine_is_gone_all_end_also_the_queued(end: Any, error: type[Exception]) -> None:
-    """B35: there is no other engine yet; nothing more is told to this one."""
-    bench = await started(1, 2, 3, max_running=1)
+async def test_when_the_engine_is_gone_what_had_started_fails_and_the_queued_wait(end: Any, says: str) -> None:
+    """B30: in the turn in which it is heard; the next engine serves who waited, and who came meanwhile."""
+    bench = await started(1, 2, max_running=1)
     bench.turn(ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(1), 5),), 0.0))
-    assert bench.turn(end) == []
-    for seq in (1, 2, 3):
+    successor = died(bench, end)
+    failed = bench.told(1)[-1]
+    assert isinstance(failed, Ended)
+    assert isinstance(failed.outcome, Failed)
+    assert isinstance(failed.outcome.error, EngineUnavailable)
+    assert says in str(failed.outcome.error)
+    assert says in (bench.dispatcher.without or "")
+    assert bench.turn(bench.enlist(3)) == []
+    assert bench.dispatcher.statistics().pages_held == 0
+    assert bench.turn(evolve(READY, incarnation=2)) == []
+    assert bench.dispatcher.without is None
+    opened, granted, step = take(successor)
+    assert (opened.seq, granted.seq, step.read) == (2, 2, 2)
+    assert kinds(bench.told(2)) == kinds(bench.told(3)) == [Accepted]
+
+
+async def test_nothing_of_the_dead_engine_counts_and_nothing_meant_for_it_is_told_to_another() -> None:
+    """B32: facts and wishes that cross its death, its successor's start, or both in one turn."""
+    bench = await started(1, 2, 3, max_running=1)
+    successor = died(bench)
+    late = [Took(1), ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(2), 5),), 0.0), Wants(Seq(2))]
+    assert bench.turn(*late, Withdraw(Seq(1), "client"), Withdraw(Seq(2), "client")) == []
+    assert take(successor) == []
+    assert bench.turn(evolve(READY, incarnation=2), DIED) == []
+    assert take(successor) == []
+    third: Mailbox[Any] = Mailbox()
+    bench.dispatcher.expect(Ref("engine", third))
+    bench.turn(evolve(READY, incarnation=3))
+    assert [message.seq for message in take(third)[:2]] == [3, 3]
+    assert bench.told(2)[-1].outcome == Cancelled("client")
+    assert bench.turn() == take(successor) == []
+
+
+async def test_a_successor_with_less_memory_refuses_by_name_who_can_never_fit() -> None:
+    """The ledger is what its own Ready says, for those that wait and for those that come."""
+    bench = await started(1, 2, 3, max_running=1)
+    bench.turn(bench.enlist(4, tokens=500, max_tokens=100), bench.enlist(5, tokens=250, max_tokens=50))
+    successor = died(bench)
+    bench.turn(evolve(READY, incarnation=2, pages=6, context=300))
+    errors = [bench.told(4)[-1].outcome.error, None]
+    assert isinstance(errors[0], PromptTooLong)
+    assert (errors[0].tokens, errors[0].limit) == (600, 300)
+    assert [message.seq for message in take(successor) if isinstance(message, Open)] == [2]
+    now = bench.dispatcher.statistics()
+    assert (now.pages_total, now.queued) == (6, 2)
+    bench.turn(bench.enlist(6, tokens=290, max_tokens=11), DIED)
+    assert isinstance(bench.told(6)[0].error, PromptTooLong)
+    bench.dispatcher.expect(Ref("engine", successor))
+    bench.turn(evolve(READY, incarnation=3, pages=4))
+    error = bench.told(5)[-1].outcome.error
+    assert isinstance(error, PromptTooLong)
+    assert (error.tokens, error.limit) == (300, 256)
+    assert kinds(bench.told(3)) == [Accepted]
+
+
+async def test_when_there_will_be_no_engine_all_end_and_nobody_is_let_in() -> None:
+    """B36: also who was queued, and who comes later."""
+    bench = await started(1, 2, max_running=1)
+    died(bench)
+    assert bench.turn(NoEngine(EngineUnavailable("it died too often"))) == []
+    for seq, says in ((1, "a bus error"), (2, "too often")):
         ended = bench.told(seq)[-1]
         assert isinstance(ended, Ended)
         assert isinstance(ended.outcome, Failed)
-        assert isinstance(ended.outcome.error, error)
-    assert bench.turn(bench.enlist(4), EngineDied("again")) == []
-    assert isinstance(bench.told(4)[0].error, error)
-    assert len(bench.deaths) == 1
-    assert bench.dispatcher.statistics().pages_held == 0
+        assert says in str(ended.outcome.error)
+    bench.turn(bench.enlist(3))
+    (refused,) = bench.told(3)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, EngineUnavailable)
 
 
 async def test_draining_ends_the_queued_and_refuses_the_new() -> None:
@@ -296,20 +369,24 @@ class Counting(Dispatcher):
         super().turn(batch, now)
 
 
-async def test_a_deadline_of_the_scheduler_s_dies_with_the_engine(autojump_clock: MockClock) -> None:
-    """A deadline that has passed and is asked for no more would have it run for ever."""
-    # Too large for what the first one leaves, so that it waits and has a deadline.
-    first, queued = (Bench.make().enlist(seq, tokens=600, max_tokens=100) for seq in (1, 2))
-    dispatcher = Counting(SchedulerSettings(chunk_tokens=64, max_wait_s=5), Metrics("model"), on_death=lambda _: None)
-    dispatcher.drive(Ref("engine", Mailbox()))
+async def test_who_waits_too_long_is_told_so_also_while_there_is_no_engine(autojump_clock: MockClock) -> None:
+    """And then time alone wakes the dispatcher no more."""
+    bench = Bench.make(max_wait_s=5)
+    first, queued = bench.enlist(1, tokens=600, max_tokens=100), bench.enlist(2, tokens=600, max_tokens=100)
+    dispatcher = Counting(SchedulerSettings(chunk_tokens=64, max_wait_s=5), Metrics("model"))
+    dispatcher.expect(Ref("engine", Mailbox()))
     async with open_supervisor(Registry()) as actors:
         dispatcher.ref.tell(READY)
         await actors.start(dispatcher, on_failure="escalate")
-        dispatcher.ref.tell(first)
-        dispatcher.ref.tell(queued)
-        await trio.sleep(1)
-        dispatcher.ref.tell(EngineDied("pulled out"))
-        await trio.sleep(1)
+        for message in (first, queued, DIED):
+            dispatcher.ref.tell(message)
+            await trio.sleep(1)
+        assert kinds(bench.told(2)) == [Accepted]
+        await trio.sleep(3)
+        (ended,) = bench.told(2)
+        assert isinstance(ended, Ended)
+        assert isinstance(ended.outcome, Failed)
+        assert isinstance(ended.outcome.error, WaitedTooLong)
         before = dispatcher.turns
         autojump_clock.jump(60)
         for _ in range(100):

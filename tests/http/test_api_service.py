@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from strata.errors import ConfigError
 from strata.http.app import create_app
 from strata.runtime import open_runtime
-from strata.testing import Script, ScriptedEngine
+from strata.testing import Fault, Script, ScriptedEngine
 
 OPEN = ("/health", "/ready")
 KEYED = ("/v1/models", "/v1/models/default", "/metrics", "/admin/actors", "/admin/actors/x", "/openapi.json")
@@ -36,6 +36,23 @@ async def test_the_models_are_one_entry_with_its_aliases(autojump_clock):
             assert (await call(app, "GET", f"/v1/models/{name}")).json == entry
         missing = await call(app, "GET", "/v1/models/other")
         assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+async def test_while_another_engine_is_started_it_is_healthy_and_not_ready_and_says_why(autojump_clock):
+    """B61: nobody restarts the server because it restarts its engine."""
+    engines = [engine(incarnation=n, start_s=n - 1.0, faults=[Fault(slice=1)] if n == 1 else []) for n in (1, 2)]
+    async with open_runtime(host=lambda n: engines[n - 1]) as runtime:
+        app = create_app(runtime)
+        dies = await call(app, "POST", CHAT, chat("ping"))
+        assert (dies.status, dies.json["error"]["type"]) == (503, "engine_unavailable")
+        assert int(dies.headers["retry-after"]) >= 1
+        health, ready = await call(app, "GET", "/health"), await call(app, "GET", "/ready")
+        assert (health.status, ready.status) == (200, 503)
+        assert (ready.json["state"], ready.json["incarnation"]) == ("restarting", 1)
+        assert "the engine died: it was told to" in ready.json["reason"]
+        assert (await call(app, "POST", CHAT, chat("ping", max_tokens=2))).status == 200
+        ready = await call(app, "GET", "/ready")
+        assert (ready.status, ready.json["state"], ready.json["incarnation"]) == (200, "ready", 2)
 
 
 async def test_health_and_ready_differ_while_it_drains_and_agree_while_it_works(autojump_clock):
@@ -88,6 +105,7 @@ METRICS = {
     "strata_give_way_seconds": PLAIN,
     "strata_slice_seconds": PLAIN,
     "strata_engine_incarnation": PLAIN,
+    "strata_engine_restarts": PLAIN,
     "strata_cancel_to_free_seconds": PLAIN,
     "strata_mailbox_depth": PLAIN | {"actor"},
     "strata_workspaces": PLAIN | {"state"},

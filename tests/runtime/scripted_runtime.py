@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from attrs import define, field
 
 from strata.messages import Close, Open, Step, Summary
 from strata.runtime import Runtime, Stream, open_runtime
+from strata.testing import Fault, RowFault
 from strata.testing.language import PlainTemplate
 from strata.testing.scripted import ScriptedEngine
 
@@ -18,6 +19,27 @@ CHUNK = 64
 SLICES = 4
 FRAME = len(PlainTemplate().render([])) + len("user: \n")
 """What the template puts around one message (tokens)."""
+
+
+class Engines:
+    """A scripted engine for each incarnation; `faults` are each one's own, the last ones' are none."""
+
+    def __init__(
+        self, *faults: Iterable[Fault | RowFault], starts: Callable[[int], Any] = lambda _n: None, **named: Any
+    ) -> None:
+        self.made: list[ScriptedEngine] = []
+        self.settings: dict[str, Any] = {"pages": 64, "page_tokens": 16, **named}
+        self._faults = faults
+        self._starts = starts
+
+    def __call__(self, incarnation: int) -> ScriptedEngine:
+        self._starts(incarnation)
+        faults = self._faults[incarnation - 1] if incarnation <= len(self._faults) else ()
+        made = ScriptedEngine(
+            chunk_tokens=CHUNK, slices_per_chunk=SLICES, incarnation=incarnation, faults=faults, **self.settings
+        )
+        self.made.append(made)
+        return made
 
 
 @define
@@ -58,15 +80,16 @@ class Scene:
         """Whether no request holds anything, here or in the engine."""
         now = self.runtime.statistics()
         waiting = now.queued + now.reading + now.parked + now.decoding + now.pages_held
-        return waiting == 0 and [info.kind for info in self.runtime.tree()] == ["runtime", "engine", "dispatcher"]
+        kinds = sorted(info.kind for info in self.runtime.tree())
+        return waiting == 0 and kinds == ["dispatcher", "engine", "runtime"]
 
 
 @asynccontextmanager
-async def scripted(engine: ScriptedEngine | None = None, **settings: Any) -> AsyncIterator[Scene]:
-    """Chunks of 64 tokens in 4 slices of 10 ms; steps of 10 ms."""
+async def scripted(engine: ScriptedEngine | Engines | None = None, **settings: Any) -> AsyncIterator[Scene]:
+    """Chunks of 64 tokens in 4 slices of 10 ms; steps of 10 ms.  The scene's engine is the first."""
     engine = engine or ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=SLICES, pages=256, page_tokens=16)
     async with open_runtime(host=engine, chunk_tokens=CHUNK, page_tokens=16, **settings) as runtime:
-        yield Scene(runtime, engine)
+        yield Scene(runtime, engine.made[0] if isinstance(engine, Engines) else engine)
 
 
 async def read_some(stream: Stream, deltas: int) -> str:

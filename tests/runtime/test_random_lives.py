@@ -8,7 +8,7 @@ import trio
 from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_runtime import CHUNK, Scene, scripted
+from scripted_runtime import Engines, Scene, scripted
 from trio.testing import MockClock
 
 from strata.errors import (
@@ -22,7 +22,6 @@ from strata.errors import (
 )
 from strata.messages import Delta, Summary
 from strata.testing.script import Fault, RowFault
-from strata.testing.scripted import ScriptedEngine
 
 EXPECTED = (EngineUnavailable, Overloaded, RequestCancelled, SequenceFailed, ShuttingDown)
 
@@ -55,9 +54,11 @@ faults = st.lists(
     st.one_of(
         st.builds(RowFault, seq=st.integers(1, 6), index=st.integers(0, 5)),
         st.builds(Fault, does=st.sampled_from(["die", "raise", "vanish"]), slice=st.integers(1, 60)),
+        st.builds(Fault, step=st.integers(1, 20)),
     ),
     max_size=2,
 )
+"""Of one engine."""
 rules = st.fixed_dictionaries(
     {
         "max_running": st.sampled_from([1, 2, 8]),
@@ -98,10 +99,10 @@ async def cancel(scene: Scene, id: str, at: float) -> None:
         return
 
 
-async def walk(all_lives: list[Life], wrong: list[Any], named: dict[str, Any], drained_at: float | None) -> None:
+async def walk(all_lives: list[Life], wrong: list[list[Any]], named: dict[str, Any], drained_at: float | None) -> None:
     ends: dict[str, list[str]] = {}
-    engine = ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=4, pages=64, page_tokens=16, faults=wrong)
-    async with scripted(engine, max_priority=1, **named) as scene:
+    engines = Engines(*wrong)
+    async with scripted(engines, max_priority=1, restart_limit=2, restart_backoff_s=0.05, **named) as scene:
         async with trio.open_nursery() as nursery:
             for n, life in enumerate(all_lives, start=1):
                 nursery.start_soon(live, scene, f"life {n}", life, ends)
@@ -118,13 +119,14 @@ async def walk(all_lives: list[Life], wrong: list[Any], named: dict[str, Any], d
         assert all(len(ends[f"life {n}"]) == 1 for n in patient)
         assert all(len(found) <= 1 for found in ends.values())
         await trio.sleep(1)
-        assert engine.open_sequences == engine.half_read == 0 or not scene.runtime.health().ready
+        last = engines.made[-1]
+        assert last.open_sequences == last.half_read == 0 or not scene.runtime.health().ready
 
 
-@given(st.lists(lives, min_size=1, max_size=8), faults, rules, st.none() | times)
+@given(st.lists(lives, min_size=1, max_size=8), st.lists(faults, max_size=4), rules, st.none() | times)
 @settings(max_examples=60, deadline=None)
 def test_each_request_ends_once_and_nothing_of_it_stays(
-    all_lives: list[Life], wrong: list[Any], named: dict[str, Any], drained_at: float | None
+    all_lives: list[Life], wrong: list[list[Any]], named: dict[str, Any], drained_at: float | None
 ) -> None:
     """B26, B35: departures, cancels, stop strings, a drain, sequences that fail and engines that die, at any time."""
     trio.run(walk, all_lives, wrong, named, drained_at, clock=MockClock(autojump_threshold=0))

@@ -173,7 +173,7 @@ async def test_a_request_s_place_is_its_arrival_and_not_when_it_was_tokenised(mo
     tokenizer = TakesTurns("first", "third", "second")
     voice = Voice(tokenizer, PlainTemplate(), quick_characters=0)
     settings = Settings.of(max_running=1, chunk_tokens=CHUNK, page_tokens=16)
-    async with _running(engine, settings, voice) as runtime, trio.open_nursery() as nursery:
+    async with _running(lambda _n: engine, settings, voice, renewable=False) as runtime, trio.open_nursery() as nursery:
         scene = Scene(runtime, engine)
         for name in ("first", "second", "third"):
             nursery.start_soon(scene.ask, name, LONG, 2)

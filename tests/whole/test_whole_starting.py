@@ -166,15 +166,20 @@ def test_told_twice_it_ends_now(default_model_path: Path) -> None:
         client.close()
 
 
-def test_an_engine_that_dies_is_told_to_every_client_and_ends_the_server(default_model_path: Path) -> None:
-    """B35, B56: an error event or 503 for all, exit code 3.  A trace that can't be written kills a real engine."""
-    with served("--model", default_model_path, "--trace", "/dev/full", "--policy", "fifo") as server:
-        streams = [Stream(server, LONG, max_tokens=8) for _ in range(3)]
+def test_engines_that_die_too_often_are_told_to_every_client_and_end_the_server(tiny_model_path: Path) -> None:
+    """B36: one engine for each of the first three, none for the fourth; exit code 3.
+
+    B35, B56: an error event or 503 for all.  A trace that can't be written kills a real engine.
+    """
+    arguments = ("--model", tiny_model_path, "--trace", "/dev/full", "--policy", "fifo", "--restart-limit", "2")
+    with served(*arguments) as server:
+        streams = [Stream(server, LONG[:900], max_tokens=8) for _ in range(4)]
         for stream in streams:
             stream.join()
             assert stream.error["type"] == "engine_unavailable"
             assert not stream.done
         assert server.process.wait(30) == 3
+        assert any("the engine died 3 times in 300 s" in line for line in server.said)
 
 
 def traced(model: Path, trace: Path, *, disturbed: bool) -> None:
