@@ -47,7 +47,7 @@ def admin_routes(edge: Edge) -> list[Route]:
             access=Access.ADMIN,
             summary="Withdraw a request",
             answer=CancelAnswer,
-            errors=(404, 409, 415),
+            errors=(404, 409),
         ),
     ]
 

@@ -85,6 +85,8 @@ def _message(message: Message, index: int) -> ChatMessage:
     if message.tool_calls:
         raise InvalidRequest("tools are not served yet", param=f"messages[{index}].tool_calls")
     content = message.content
+    if content is None:
+        raise InvalidRequest(f"`messages[{index}].content` is missing", param=f"messages[{index}].content")
     text = content if isinstance(content, str) else "\n".join(part.text for part in content)
     return ChatMessage(role=message.role, content=text, name=message.name)
 

@@ -96,7 +96,7 @@ def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
     if route.events is not None:
         answer[EVENTS] = {"schema": _event(refs[route.events], refs[ErrorAnswer])}
     told = {"200": {"description": "Done", "content": answer}}
-    for status in sorted({*route.errors, *_by_access(route)}):
+    for status in sorted({*route.errors, *_by_checks(route)}):
         # Readiness tells in its own shape why it isn't.
         kind = route.answer if route.rule == "/ready" and status == 503 else ErrorAnswer
         told[str(status)] = {"description": REASONS[status], "content": {JSON: {"schema": refs[kind]}}}
@@ -113,5 +113,7 @@ def _event(schema: Any, error: Any) -> dict[str, Any]:
     }
 
 
-def _by_access(route: Route) -> tuple[int, ...]:
-    return (403,) if route.access is Access.OPEN else (401, 403)
+def _by_checks(route: Route) -> tuple[int, ...]:
+    """What comes before the view."""
+    access = (403,) if route.access is Access.OPEN else (401, 403)
+    return access if route.method == "GET" else (*access, 415)

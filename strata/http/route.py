@@ -17,7 +17,7 @@ from quart_trio.wrappers import TrioResponse
 
 from strata.config import ServeSettings
 from strata.http.errors import Refusal, leaf, refusal
-from strata.http.security import Access, Keys, Names
+from strata.http.security import Access, Keys, Names, check_json
 from strata.http.visit import REQUEST_ID_HEADER, Visit, visit_of
 from strata.runtime import Runtime
 
@@ -46,7 +46,7 @@ class Route:
     events: Any = None
     """The type of the events, where the answer may be a stream."""
     errors: tuple[int, ...] = ()
-    """What it may refuse with, beyond what the access asked for brings."""
+    """What it may refuse with, beyond what the checks before it bring."""
 
 
 @frozen
@@ -100,11 +100,10 @@ def _check(edge: Edge, route: Route) -> None:
     edge.keys.check(request.headers.get("Authorization"), route.access)
     if _is_change(route):
         edge.names.check_change(
-            scheme=request.scheme,
-            host=request.headers.get("Host"),
-            origin=request.headers.get("Origin"),
-            content_type=request.headers.get("Content-Type"),
+            scheme=request.scheme, host=request.headers.get("Host"), origin=request.headers.get("Origin")
         )
+    if route.method != "GET":
+        check_json(request.headers.get("Content-Type"))
 
 
 def _is_change(route: Route) -> bool:

@@ -59,7 +59,8 @@ class Message(Struct, frozen=True):
     """One turn.  Text parts are joined; parts of other kinds are not served yet."""
 
     role: Role
-    content: str | Annotated[Sequence[TextPart], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    content: str | Annotated[Sequence[TextPart], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    """May be left out only beside `tool_calls`."""
     name: Name | None = None
     tool_calls: list[Any] | None = None
     """Not served yet: refused unless empty."""
@@ -120,7 +121,7 @@ class StrictTextPart(TextPart, frozen=True, forbid_unknown_fields=True):
 
 
 class StrictMessage(Message, frozen=True, forbid_unknown_fields=True):
-    content: str | Annotated[Sequence[StrictTextPart], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    content: str | Annotated[Sequence[StrictTextPart], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
 
 
 class StrictStreamOptions(StreamOptions, frozen=True, forbid_unknown_fields=True):

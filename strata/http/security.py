@@ -98,15 +98,16 @@ class Names:
             return None
         return self._cors if self._cors in (ANY, origin) else None
 
-    def check_change(self, *, scheme: str, host: str | None, origin: str | None, content_type: str | None) -> None:
-        """What an administrator's POST must be, so that no foreign page can send it: not even one that may chat.
-
-        Raises Forbidden, UnsupportedMedia.
-        """
+    def check_change(self, *, scheme: str, host: str | None, origin: str | None) -> None:
+        """No foreign page may send an administrator's POST: not even one that may chat.  Raises Forbidden."""
         if origin is not None and origin != f"{scheme}://{host}":
             raise Forbidden("a page from another origin may not do this")
-        if (content_type or "").partition(";")[0].strip().lower() != "application/json":
-            raise UnsupportedMedia("send this with `Content-Type: application/json`")
+
+
+def check_json(content_type: str | None) -> None:
+    """What a page may send elsewhere without asking first is never of this type.  Raises UnsupportedMedia."""
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMedia("send this with `Content-Type: application/json`")
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

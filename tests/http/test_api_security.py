@@ -10,7 +10,7 @@ import pytest
 from strata.config import ServeSettings
 from strata.errors import ConfigError
 from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
-from strata.http.security import Access, Keys, Names, check_public, is_loopback
+from strata.http.security import Access, Keys, Names, check_json, check_public, is_loopback
 
 USER, ADMIN = "Bearer user-key", "Bearer admin-key"
 
@@ -133,17 +133,22 @@ def test_elsewhere_any_host_is_right_unless_some_are_named():
 def test_an_administrators_post_is_json_from_the_same_origin_or_from_no_page():
     names = Names(ServeSettings())
 
-    def check(origin: str | None, content_type: str | None = "application/json; charset=utf-8") -> None:
-        names.check_change(scheme="http", host="localhost:8000", origin=origin, content_type=content_type)
+    def check(origin: str | None) -> None:
+        names.check_change(scheme="http", host="localhost:8000", origin=origin)
 
     check(None)
     check("http://localhost:8000")
     for origin in ("https://localhost:8000", "http://localhost:8001", "http://evil.example", "null", ""):
         with pytest.raises(Forbidden):
             check(origin)
-    for content_type in (None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+
+
+def test_a_body_is_called_json_or_is_not_taken():
+    for content_type in ("application/json", "Application/JSON ; charset=utf-8"):
+        check_json(content_type)
+    for content_type in (None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         with pytest.raises(UnsupportedMedia):
-            check(None, content_type)
+            check_json(content_type)
 
 
 @pytest.mark.parametrize("named", ["*", "https://a.example"])
@@ -151,7 +156,7 @@ def test_an_origin_that_may_chat_may_not_give_an_administrators_orders(named):
     names = Names(ServeSettings(cors_origin=named))
     for origin in ("https://a.example", "http://evil.example", "null", "*"):
         with pytest.raises(Forbidden):
-            names.check_change(scheme="http", host="localhost:8000", origin=origin, content_type="application/json")
+            names.check_change(scheme="http", host="localhost:8000", origin=origin)
 
 
 def test_only_the_named_origin_is_let_in():

@@ -184,6 +184,16 @@ async def test_an_administrators_post_from_a_foreign_page_or_form_does_nothing(a
     assert own.status == 200
 
 
+@pytest.mark.parametrize("headers", [{"content-type": "text/plain"}, {"content-type": ""}])
+async def test_a_chat_from_a_foreign_page_is_not_answered(autojump_clock, headers):
+    """What a browser sends anywhere without asking first: it would cost the model's time, though not be readable."""
+    async with open_runtime(host=engine()) as runtime:
+        refused = await call(create_app(runtime), "POST", CHAT, chat(), {"origin": "http://evil.example", **headers})
+        assert runtime.statistics().ended == 0
+    assert (refused.status, refused.error["code"]) == (415, "unsupported_media_type")
+    assert "Content-Type" in refused.error["message"]
+
+
 async def test_with_a_key_set_all_but_health_needs_it(autojump_clock):
     """B64: what shows content or changes state."""
     async with open_runtime(host=engine(), api_keys="user,other") as runtime:
@@ -328,7 +338,7 @@ async def test_the_document_names_every_route_and_type(autojump_clock):
     assert body["required"] == ["messages"]
     assert body["properties"]["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
     chat_answers = told["paths"][CHAT]["post"]["responses"]
-    assert set(chat_answers) == {"200", "400", "401", "403", "404", "408", "409", "413", "429", "500", "503"}
+    assert set(chat_answers) == {"200", "400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503"}
     assert set(chat_answers["200"]["content"]) == {"application/json", "text/event-stream"}
 
 
