@@ -80,6 +80,23 @@ def _origin(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
         raise ConfigError(attribute.name, f"{value!r} is not an origin such as https://chat.example.org, nor *")
 
 
+def _one_of(*words: str) -> Callable[[Any, Attribute[Any], Any], None]:
+    """A validator: one of these words."""
+
+    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if value not in words:
+            raise ConfigError(attribute.name, f"{value!r} is not one of {', '.join(words)}")
+
+    return check
+
+
+def _processors(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """A validator: numbers and spans of processors, as `taskset` takes them."""
+    spans = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in str(value).split(",")]
+    if not all(span and int(span[1]) <= int(span[2] or span[1]) for span in spans):
+        raise ConfigError(attribute.name, f"{value!r} is not a list of processors such as 0-3,8")
+
+
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
     """One, or several separated by commas, or several."""
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
@@ -177,6 +194,37 @@ class EngineSettings:
 
 
 @frozen(kw_only=True)
+class HostSettings:
+    """Where the engine runs, what its process may take, and when it counts as hung."""
+
+    engine_host: str | None = _setting(
+        None,
+        _optional(_one_of("process", "thread")),
+        "process or thread; unset: strata serve takes a process of its own (on Linux), a program a thread",
+    )
+    engine_cpus: str | None = _setting(
+        None, _optional(_processors), "processors that the engine's process may use, such as 0-3,8; unset: the server's"
+    )
+    engine_nice: int = _setting(0, _whole(-20, 19), "added to the niceness of the engine's process")
+    engine_memory_mib: int | None = _setting(
+        None,
+        _optional(_whole(64)),
+        "memory that the engine's process may take, the mapped model file aside; unset: what there is",
+    )
+    watchdog_floor_s: float = _setting(
+        30.0,
+        _number(0, 86400, open_low=True),
+        "an engine that is silent for so long, and for 20 of its longest slices, counts as hung",
+    )
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """`engine_cpus` as numbers; none: not set."""
+        spans = [part.partition("-") for part in (self.engine_cpus or "").split(",") if part]
+        return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
+
+
+@frozen(kw_only=True)
 class RequestSettings:
     """What a request may ask for, and what it gets where it asks for nothing."""
 
@@ -222,6 +270,7 @@ class Settings:
 
     scheduler: SchedulerSettings = SchedulerSettings()
     engine: EngineSettings = EngineSettings()
+    hosting: HostSettings = HostSettings()
     requests: RequestSettings = RequestSettings()
     serve: ServeSettings = ServeSettings()
     policy: str = "batch"
@@ -254,6 +303,7 @@ class Settings:
 _PARTS: Final[Mapping[str, Any]] = {
     "scheduler": SchedulerSettings,
     "engine": EngineSettings,
+    "hosting": HostSettings,
     "requests": RequestSettings,
     "serve": ServeSettings,
 }

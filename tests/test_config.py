@@ -68,3 +68,17 @@ def test_parts_that_name_different_grids_are_refused() -> None:
     assert refused.value.setting == "chunk_tokens"
     both = Settings(scheduler=SchedulerSettings(chunk_tokens=64), engine=EngineSettings(chunk_tokens=64))
     assert both.engine.chunk_tokens == 64
+
+
+def test_processors_are_named_as_taskset_names_them() -> None:
+    assert Settings.of(engine_cpus="0-2,7").hosting.cpus == (0, 1, 2, 7)
+    assert Settings.of().hosting.cpus == ()
+    for wrong in ("", "a", "3-1", "1,", "-1", "1;2"):
+        with pytest.raises(ConfigError, match="engine_cpus"):
+            Settings.of(engine_cpus=wrong)
+
+
+def test_an_engine_lives_in_a_process_or_on_a_thread() -> None:
+    assert Settings.of(engine_host="thread").hosting.engine_host == "thread"
+    with pytest.raises(ConfigError, match="'moon' is not one of process, thread"):
+        Settings.of(engine_host="moon")

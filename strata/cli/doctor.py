@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from strata.cli.config_file import config_path, user_config_path
 from strata.cli.flags import named, settings_flags
-from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
+from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ModelError
 
 
@@ -38,7 +38,7 @@ class Finding:
     metavar="CHUNK SLICE STEP",
     help="The engine's longest chunk, slice and decode step (seconds): shows the bound on waiting in seconds.",
 )
-@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
 @click.pass_context
 def doctor(
     context: click.Context,

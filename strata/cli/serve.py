@@ -21,7 +21,7 @@ import trio
 from strata.cli.flags import named, settings_flags
 from strata.cli.open_files import allow_connections
 from strata.cli.say import say
-from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
+from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ SIGNALLED: Final = 128
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
 @click.option("--allow-h2c", is_flag=True, help="Take HTTP/2 without TLS, for a proxy that speaks it.")
 @click.option("--access-log/--no-access-log", default=True, help="One JSON line a request on stderr, without texts.")
-@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+@settings_flags(ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
 def serve(policy: str, served_name: str | None, model: Path | None, trace: Path | None, **flags: Any) -> int:
     """Serves a model over HTTP, to any client of the OpenAI API."""
     from strata.http.listener import listen

@@ -16,12 +16,13 @@ import rich.table
 from attrs import frozen
 
 from strata.cli.config_file import FILE_NAME
-from strata.config import POLICIES, EngineSettings, RequestSettings, SchedulerSettings, ServeSettings
+from strata.config import POLICIES, EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings
 
 KINDS: Final = {
     "The server": ServeSettings,
     "What runs next": SchedulerSettings,
     "The engine": EngineSettings,
+    "Where the engine runs": HostSettings,
     "Requests": RequestSettings,
 }
 

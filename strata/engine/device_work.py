@@ -50,14 +50,15 @@ def drop_chunk(workspaces: Workspaces, sequence: Sequence) -> None:
 
 
 def decode(model: Model, sequences: collections.abc.Sequence[Sequence]) -> list[Logits | Exception]:
-    """The logits after each sequence's last token, or what the model raised for it.  A DeviceFault is raised.
+    """The logits after each sequence's last token, or what the model raised for it.
 
-    If the step raises, nobody knows for whom: then each row is computed alone, which gives the same bits.
+    A DeviceFault or a MemoryError is raised.  If the step raises another, nobody knows for whom: then each row is
+    computed alone, which gives the same bits.
     """
     rows = [DecodeRow(sequence, sequence.written[-1], sequence.position) for sequence in sequences]
     try:
         return list(model.decode(rows))
-    except DeviceFault:
+    except (DeviceFault, MemoryError):
         raise
     except Exception as error:
         return [error] if len(rows) == 1 else [_decode_alone(model, row) for row in rows]
@@ -66,7 +67,7 @@ def decode(model: Model, sequences: collections.abc.Sequence[Sequence]) -> list[
 def _decode_alone(model: Model, row: DecodeRow) -> Logits | Exception:
     try:
         return model.decode([row])[0]
-    except DeviceFault:
+    except (DeviceFault, MemoryError):
         raise
     except Exception as error:
         return error

@@ -65,7 +65,8 @@ class Engine:
 
     What comes later is small: a sequence's own tokens, and what one call computes with and drops.
 
-    An exception of the model's that is not a DeviceFault fails the sequence that it was raised for, and that one alone.
+    An exception of the model's fails the sequence that it was raised for, and that one alone, but for a DeviceFault and
+    a MemoryError: what was not there for one is not there for the next, and nobody knows what went without it.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ class Engine:
             choice = None
             if logits is not None and chunk.end == len(sequence.prompt):
                 choice = sequence.next_token(logits, self._end_ids)
-        except DeviceFault:
+        except (DeviceFault, MemoryError):
             raise
         except Exception as error:
             self._fail(sequence, error)
@@ -333,6 +334,8 @@ class Engine:
             return result
         try:
             return sequence.next_token(result, self._end_ids)
+        except MemoryError:
+            raise
         except Exception as error:
             return error
 

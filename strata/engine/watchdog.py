@@ -27,7 +27,7 @@ class Watchdog:
 
     @property
     def allowed_s(self) -> float:
-        """So long it may be silent (seconds); a look more may pass before that is seen."""
+        """So long it may be silent (seconds); two looks more may pass before that is seen."""
         return max(self.floor_s, MARGIN * self._longest_s)
 
     @property
@@ -46,5 +46,5 @@ class Watchdog:
     def look(self) -> bool:
         """Call it `look_s` after the last time.  True: it was silent for too long."""
         self._silent_s += self.look_s
-        # A margin for the sum of tenths.
-        return self._silent_s >= self.allowed_s * 0.999
+        # Of the first part it may have said something at the end.  And tenths don't add up to the bit.
+        return self._silent_s > self.allowed_s * 1.001

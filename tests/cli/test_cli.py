@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from strata.cli import cli, main
-from strata.config import EngineSettings, RequestSettings, SchedulerSettings, ServeSettings
+from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_every_setting_is_a_flag_of_serve_and_of_doctor() -> None:
-    kinds = (ServeSettings, SchedulerSettings, EngineSettings, RequestSettings)
+    kinds = (ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
     names = {field.name for kind in kinds for field in attrs.fields(kind)}
     for command in ("serve", "doctor"):
         assert names <= {parameter.name for parameter in cli.commands[command].params}

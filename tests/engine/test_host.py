@@ -118,6 +118,25 @@ async def test_an_engine_that_dies_says_so_once_and_its_run_returns() -> None:
     assert strata_threads() == []
 
 
+@pytest.mark.parametrize("where", ["read", "decode"])
+async def test_running_out_of_memory_is_the_death_of_the_engine_and_not_of_one_sequence(where: str) -> None:
+    class Starved(ToyModel):
+        def _write(self, handle, layer, position, below):
+            if (position < 20) == (where == "read"):
+                raise MemoryError("the system gives none")
+            return super()._write(handle, layer, position, below)
+
+    host = ThreadHost(lambda: toy_engine(Starved()))
+    heard: list[FromEngine] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(host.run, heard.append)
+            host.tell(Open(Seq(1), tuple(range(3, 23)), Sampling(temperature=0.0, ignore_eos=True)))
+            host.tell(Grant(Seq(1), tuple(range(8))))
+            host.tell(Step(1, read=Seq(1)))
+    assert heard[-1] == EngineDied("MemoryError: the system gives none", last_step=1)
+
+
 async def test_whatever_escapes_the_engine_is_its_death(caplog: pytest.LogCaptureFixture) -> None:
     """B65: the log says where it happened."""
 
@@ -246,7 +265,7 @@ async def test_an_engine_that_hangs_in_a_slice_is_reported_as_dead(
         host.tell(Grant(Seq(1), tuple(range(8))))
         host.tell(Step(4, read=Seq(1)))
         await trio.to_thread.run_sync(model.begun.wait)
-        for _ in range(LOOKS):
+        for _ in range(LOOKS + 1):
             await wait_all_tasks_blocked()
             assert heard == [Took(4)]
             mock_clock.jump(3.0)
