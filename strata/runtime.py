@@ -339,11 +339,12 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Load a model, start its engine and serve it to this block.
 
-    `model`: a GGUF file; None: the default model, as `strata pull` left it.  `named` are settings by their flat names
-    (`max_running=4`), instead of `settings`.  `host` is an engine host of the caller's own, or a function that makes
-    one for each incarnation of the engine, counted from 1: a host has one life, so without the function an engine that
-    dies has no successor.  Its `tokenizer` and `template`, if it has them, speak for it, and are called in the event
-    loop.
+    `model`: a GGUF file, a checkpoint folder or a name on the Hub that was pulled; None: the default model, as
+    `strata pull` left it.  `named` are settings by their flat names (`max_running=4`), instead of `settings`.
+
+    `host` is an engine host of the caller's own, or a function that makes one for each incarnation of the engine,
+    counted from 1: a host has one life, so without the function an engine that dies has no successor.  Its `tokenizer`
+    and `template`, if it has them, speak for it, and are called in the event loop.
 
     Raises ConfigError and ModelError, which say what to do.  Leaving the block withdraws what is left and ends the
     engine; no thread, task or file of ours stays.

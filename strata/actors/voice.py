@@ -13,6 +13,7 @@ from strata.actors.prompt import Language, Template, Tokenizer
 from strata.engine.host import EngineHost
 from strata.errors import ModelError
 from strata.models.file import ModelFile, open_model
+from strata.models.hub import find_model
 from strata.models.pull import default_model_path
 
 QUICK_CHARACTERS: Final = 512
@@ -85,8 +86,7 @@ async def find_voice(model: str | Path | None, host: EngineHost | None) -> Voice
     if own is not None:
         await trio.lowlevel.checkpoint()
         return own
-    path = _default_model() if model is None else Path(model)
-    file = await trio.to_thread.run_sync(open_model, path)
+    file = await trio.to_thread.run_sync(_open, model)
     return Voice(file.tokenizer, file.template, QUICK_CHARACTERS, file)
 
 
@@ -94,6 +94,10 @@ def _own_voice(host: object) -> Voice | None:
     if not isinstance(host, SpeakingHost):
         return None
     return Voice(host.tokenizer, host.template, quick_characters=sys.maxsize)
+
+
+def _open(model: str | Path | None) -> ModelFile:
+    return open_model(_default_model() if model is None else find_model(model))
 
 
 def _default_model() -> Path:

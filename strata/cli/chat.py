@@ -6,11 +6,11 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.choose import chosen_model
 from strata.cli.config_file import config_option
 from strata.cli.flags import named, setting_options
 from strata.config import EngineSettings, Settings
@@ -30,25 +30,21 @@ Ctrl-C stops an answer."""
 
 @click.command()
 @click.argument("question", required=False)
-@click.option(
-    "--model", type=click.Path(path_type=Path), envvar="STRATA_MODEL", help="A GGUF file, or else the default model."
-)
+@click.option("--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name, or else the default model.")
 @click.option("--system", help="What the model is told before the conversation.")
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True)
 @click.option("--seed", type=int, help="The same seed gives the same answers.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.  [default: what the context leaves]")
 @setting_options(EngineSettings)
 @config_option
-def chat(question: str | None, model: Path | None, system: str | None, **flags: Any) -> None:
+def chat(question: str | None, model: str | None, system: str | None, **flags: Any) -> None:
     """Talks with a model, in this terminal.  With QUESTION: answers it and ends."""
     from strata.cli.background import Background
-    from strata.models.pull import pull_default
     from strata.runtime import open_runtime
 
     asked = named({name: flags.pop(name) for name in ("temperature", "seed", "max_tokens")})
     settings = Settings.of(**named(flags))
-    model = model or pull_default()
-    with Background(open_runtime(model, settings=settings)) as background:
+    with Background(open_runtime(chosen_model(model), settings=settings)) as background:
         conversation = Conversation(background, system=system, asked=asked)
         if question is not None:
             conversation.say(question)

@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -30,7 +29,7 @@ class Finding:
 
 
 @click.command()
-@click.option("--model", type=click.Path(path_type=Path), envvar="STRATA_MODEL", help="A GGUF file to look at.")
+@click.option("--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name to look at.")
 @click.option(
     "--rates",
     type=click.FloatRange(min=0, min_open=True),
@@ -45,7 +44,7 @@ def doctor(
     /,
     policy: str,
     served_name: str | None,
-    model: Path | None,
+    model: str | None,
     rates: tuple[float, float, float] | None,
     **flags: object,
 ) -> int:
@@ -99,18 +98,19 @@ def _arithmetic() -> Iterator[Finding]:
     yield Finding("device", "cpu, float32 (NumPy); no GPU engine in this version")
 
 
-def _model(path: Path | None) -> Iterator[Finding]:
+def _model(name: str | None) -> Iterator[Finding]:
     from strata.models import open_model
+    from strata.models.hub import find_model
     from strata.models.pull import default_model_path
 
-    chosen = path or default_model_path()
-    if path is None and not chosen.exists():
+    if name is None and not default_model_path().exists():
         yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MB)")
         return
     try:
+        chosen = default_model_path() if name is None else find_model(name)
         model = open_model(chosen)
     except ModelError as problem:
-        yield Finding("file", str(chosen), str(problem))
+        yield Finding("model", name or str(default_model_path()), str(problem))
         return
     yield Finding("file", f"{chosen} ({model.size_bytes / 2**20:,.0f} MiB)")
     config = model.config

@@ -18,6 +18,7 @@ import attrs
 import click
 import trio
 
+from strata.cli.choose import chosen_model
 from strata.cli.flags import named, settings_flags
 from strata.cli.open_files import allow_connections
 from strata.cli.say import say
@@ -36,9 +37,8 @@ SIGNALLED: Final = 128
 @click.command()
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
     envvar="STRATA_MODEL",
-    help="A GGUF file.  Without it the default model, fetched on first use.",
+    help="A GGUF file, a checkpoint folder, or a name on the Hub that was pulled.  Without it: the default model.",
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="Write one JSON line a slice and decode step here.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM): serve HTTPS, HTTP/2 too.")
@@ -46,7 +46,7 @@ SIGNALLED: Final = 128
 @click.option("--allow-h2c", is_flag=True, help="Take HTTP/2 without TLS, for a proxy that speaks it.")
 @click.option("--access-log/--no-access-log", default=True, help="One JSON line a request on stderr, without texts.")
 @settings_flags(ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
-def serve(policy: str, served_name: str | None, model: Path | None, trace: Path | None, **flags: Any) -> int:
+def serve(policy: str, served_name: str | None, model: str | None, trace: Path | None, **flags: Any) -> int:
     """Serves a model over HTTP, to any client of the OpenAI API."""
     from strata.http.listener import listen
     from strata.http.security import check_public
@@ -61,17 +61,14 @@ def serve(policy: str, served_name: str | None, model: Path | None, trace: Path 
     check_public(settings.serve)
     if few_files := allow_connections(settings.serve.max_connections):
         say(f"strata: {few_files}", sys.stderr)
-    if model is None:
-        from strata.models.pull import pull_default
-
-        # Before the port is open: nobody shall wait at a server that is still fetching.
-        model = pull_default()
+    # Before the port is open: nobody shall wait at a server that is still fetching.
+    path = chosen_model(model)
     # The port before the model: it is the cheaper one to find wrong.
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]
         # Some may have been passed in, and have another address than the settings say.
         check_public(settings.serve, sockets)
-        return trio.run(_serve, settings, model, trace, edge, sockets)
+        return trio.run(_serve, settings, path, trace, edge, sockets)
 
 
 @attrs.frozen

@@ -41,8 +41,12 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        """The model's name where none other is set: the file's, without its ending."""
-        return self.path.stem
+        """The model's name where none other is set: the file's, without its ending, or the folder's."""
+        if self.path.suffix == ".gguf":
+            return self.path.stem
+        folder = self.path.resolve()
+        # As the Hub's cache has it: models--org--name/snapshots/revision.
+        return folder.parents[1].name.split("--")[-1] if folder.parent.name == "snapshots" else folder.name
 
     @property
     def architecture(self) -> str:
