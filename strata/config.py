@@ -175,6 +175,11 @@ class EngineSettings:
         _optional(_whole(1)),
         "memory for keys and values; unset: a quarter of what is free, at most what is needed",
     )
+    arena_mib: int | None = _setting(
+        None,
+        _optional(_whole(0)),
+        "memory for pages that had to make room; unset: up to 1024, as pages and free memory go; 0: none",
+    )
     page_tokens: int = _setting(64, _whole(1, 4096), "tokens in a page of keys and values")
     chunk_tokens: int = _setting(512, _whole(16, 65536), "the grid of the read, from position 0")
     max_half_read: int = _setting(2, _whole(1, 64), "workspaces for half-done chunks")

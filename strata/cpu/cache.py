@@ -20,6 +20,8 @@ class Shape(Protocol):
     def kv_heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
 
 
 class PagedCache:
@@ -27,15 +29,18 @@ class PagedCache:
 
     A page is one piece of memory, so that it can be moved in one piece; in a page, a head's positions are neighbours,
     so that a span of them is copied in few runs.
+
+    The arena is as many slots of the same kind.  The system maps all of it here, and hands it over as it is first
+    written.
     """
 
     def __init__(self, shape: Shape) -> None:
         self.page_tokens = shape.page_tokens
         self.kv_heads = shape.kv_heads
         self.head_dim = shape.head_dim
-        self._pages = np.zeros(
-            (shape.pages, shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim), np.float32
-        )
+        page = (shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim)
+        self._pages = np.zeros((shape.pages, *page), np.float32)
+        self._slots = np.zeros((shape.slots, *page), np.float32)
 
     def write(
         self,
@@ -63,10 +68,18 @@ class PagedCache:
         if end - start < out.shape[2]:
             out[:, :, end - start :] = 0
 
+    def copy_out(self, page: int, slot: int) -> None:
+        self._slots[slot] = self._pages[page]
+
+    def copy_in(self, slot: int, page: int) -> None:
+        self._pages[page] = self._slots[slot]
+
     def page_bytes(self, pages: Sequence[int], length: int) -> Iterator[memoryview]:
-        """All that is stored for positions below `length`, page by page."""
-        for page, _, _, count in self._runs(pages, 0, length):
-            yield np.ascontiguousarray(self._pages[page, :, :, :, :count]).reshape(-1).view(np.uint8).data
+        """All that is stored for positions below `length`, page by page; numbers behind the last page are slots."""
+        total = len(self._pages)
+        for place, _, _, count in self._runs(pages, 0, length):
+            page = self._pages[place] if place < total else self._slots[place - total]
+            yield np.ascontiguousarray(page[:, :, :, :count]).reshape(-1).view(np.uint8).data
 
     def _runs(self, pages: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """For each page that start .. end - 1 touch: its number, first position in it, offset from start, count."""

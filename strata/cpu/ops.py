@@ -113,6 +113,12 @@ class CpuOps:
     def cache(self, shape: Shape) -> PagedCache:
         return PagedCache(shape)
 
+    def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
+        cache.copy_out(page, slot)
+
+    def copy_in(self, cache: PagedCache, slot: int, page: int) -> None:
+        cache.copy_in(slot, page)
+
     def numbers(self, array: Floats) -> Floats:
         return array.copy()
 

@@ -1,4 +1,4 @@
-"""How much memory the keys and values get: how many pages, and how long a sequence can be.
+"""How much memory the keys and values get: how many pages, an arena of how many, and how long a sequence can be.
 
 A room of its own because this is computed once, here, and everybody else goes by what `Ready` says.  Knows of the
 model its sizes only; how much memory is free is the device's to say.
@@ -18,6 +18,7 @@ from strata.models.architecture import Model
 _MIB: Final = 2**20
 _SHARE_OF_FREE: Final = 4
 """A quarter of what is free: the machine is not ours alone."""
+_ARENA_UNASKED_MIB: Final = 1024
 
 LONGEST_UNASKED: Final = 1 << 20
 """The longest context (tokens) that is served where none is set.  Files can state any; each token of it costs time and
@@ -26,12 +27,16 @@ memory at the start, even if no sequence is ever so long."""
 
 @frozen
 class Budget:
-    """What the engine allocates: `pages` of `page_tokens`, for `rows` sequences of up to `context` tokens at once."""
+    """What the engine allocates: `pages` of `page_tokens`, for `rows` sequences of up to `context` tokens at once.
+
+    `slots`: pages that the host arena holds.
+    """
 
     pages: int
     page_tokens: int
     context: int
     rows: int
+    slots: int = 0
 
 
 def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes: int) -> Budget:
@@ -55,7 +60,8 @@ def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes
     whole = pages * per_page + beside(context=context)
     if whole > free_bytes:
         raise ConfigError("kv_mib", f"with it {_mib(whole)} are needed and {_mib(free_bytes)} are free: lower it")
-    return Budget(pages, settings.page_tokens, context, max_running)
+    slots = _slots(settings, pages, per_page, free_bytes - whole)
+    return Budget(pages, settings.page_tokens, context, max_running, slots)
 
 
 def _beside_pages(model: Model, settings: EngineSettings, *, rows: int, context: int) -> int:
@@ -77,6 +83,17 @@ def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes
             "kv_mib", f"not even one page of {_mib(per_page)} fits: raise it, lower max_running, or free memory"
         )
     return pages
+
+
+def _slots(settings: EngineSettings, pages: int, per_page: int, left_bytes: int) -> int:
+    """How large an arena is.  Unasked, no larger than the device: who waits there must come back to it."""
+    if settings.arena_mib is None:
+        affordable = min(_ARENA_UNASKED_MIB * _MIB, left_bytes // _SHARE_OF_FREE)
+        return min(pages, affordable // per_page)
+    if settings.arena_mib * _MIB > left_bytes:
+        left = f"the {_mib(left_bytes)} that are free beside pages, rows and workspaces"
+        raise ConfigError("arena_mib", f"{settings.arena_mib} MiB is more than {left}: lower it, or set kv_mib")
+    return settings.arena_mib * _MIB // per_page
 
 
 def _pages(tokens: int, settings: EngineSettings) -> int:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
-
-from attrs import frozen
 
 from strata.config import EngineSettings
 from strata.engine.budget import Budget
 from strata.engine.device_work import begin_chunk, decode, drop_chunk
 from strata.engine.fingerprint import digests, engine_parts
-from strata.engine.holdings import Pages, Workspaces
+from strata.engine.holdings import Pages, Usage, Workspaces
+from strata.engine.moves import Moves
 from strata.engine.sampling import Choice, check
 from strata.engine.sequence import HalfChunk, Sequence, check_shared, check_tokens
 from strata.engine.step import Credit, Steps, allowed
@@ -41,6 +40,8 @@ from strata.messages import (
     Step,
     Stop,
     Stopped,
+    SwapIn,
+    SwapOut,
     ToEngine,
     Took,
     Wants,
@@ -50,18 +51,8 @@ from strata.models.architecture import Logits, Model
 _log: Final = logging.getLogger(__name__)
 
 
-@frozen
-class Usage:
-    """What is in use now, for those who look for leaks."""
-
-    sequences: int
-    pages: int
-    half_chunks: int
-    workspaces_free: int
-
-
 class Engine:
-    """Runs one model.  All memory that lasts is taken here, before the first message: pages, workspaces, rows.
+    """Runs one model.  All memory that lasts is taken here, before the first message: pages, arena, workspaces, rows.
 
     What comes later is small: a sequence's own tokens, and what one call computes with and drops.
 
@@ -78,7 +69,7 @@ class Engine:
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        model.allocate(budget.pages, budget.page_tokens, context=budget.context, rows=budget.rows)
+        model.allocate(budget.pages, budget.page_tokens, context=budget.context, rows=budget.rows, slots=budget.slots)
         self._model = model
         self._budget = budget
         self._chunk_tokens = settings.chunk_tokens
@@ -86,6 +77,8 @@ class Engine:
         self._clock = clock
         self._end_ids = model.config.eos_ids
         self._pages = Pages(budget.pages)
+        self._slots = Pages(budget.slots, "slot")
+        self._moves = Moves(model, self._pages, self._slots, clock)
         self._workspaces = Workspaces(model.workspace(settings.chunk_tokens) for _ in range(settings.max_half_read))
         self._sequences: dict[Seq, Sequence] = {}
         self._half_read: dict[Seq, None] = {}
@@ -111,6 +104,7 @@ class Engine:
             workspaces=self._workspaces.total,
             chunk_tokens=self._chunk_tokens,
             device=self._model.device,
+            slots=self._budget.slots,
         )
 
     def handle(self, message: ToEngine) -> None:
@@ -124,6 +118,8 @@ class Engine:
                 self._open(message)
             case Grant():
                 self._grant(message)
+            case SwapOut() | SwapIn():
+                self._ask_move(message)
             case Close():
                 self._close(message.seq)
             case Stop():
@@ -134,18 +130,26 @@ class Engine:
 
         Until then the step before it stands, and the chunk that was last run in is brought to its end.  `advance` does
         it first; apart from it, so that the step can be said to be in force before the work that may hang or kill.
+        If all that have a half-done chunk are in the arena, waiting is of no use: the others run.
         """
         step = self._steps.waiting
         if step is None:
             return
         reader = self._named_reader(step)
-        if reader is None or self._has_workspace(reader):
+        if reader is None or self._has_workspace(reader) or self._last_half_read() is None:
             self._steps.take()
             self._facts.append(Took(step.n))
 
     def advance(self) -> bool:
-        """Runs one slice or one decode step; False: there is nothing that may and can run."""
+        """Moves one page, or runs one slice or one decode step; False: there is nothing that may and can run.
+
+        Moves come first: somebody waits for them, and nobody runs whose pages are under way.  They are as many as the
+        ledger asks for.
+        """
         self.take_step()
+        if self._moves:
+            self._move_page()
+            return True
         reader = self._reader()
         decoders = self._decoders()
         shared = reader is not None and bool(decoders)
@@ -179,7 +183,14 @@ class Engine:
         return None if step is None else step.n
 
     def usage(self) -> Usage:
-        return Usage(len(self._sequences), self._pages.held, len(self._half_read), self._workspaces.free)
+        return Usage(
+            sequences=len(self._sequences),
+            pages=self._pages.held,
+            half_chunks=len(self._half_read),
+            workspaces_free=self._workspaces.free,
+            slots=self._slots.held,
+            moves=len(self._moves),
+        )
 
     def fingerprint(self, seq: Seq) -> dict[str, str]:
         """A hash (hex) of each part of the sequence's state, by name.  Raises KeyError if there is no such sequence."""
@@ -210,9 +221,11 @@ class Engine:
         else:
             sequence.pages.extend(message.pages)
 
-    def _holders(self, pages: tuple[int, ...]) -> list[Sequence]:
-        seqs = {seq for page in pages for seq in self._pages.holders(page)}
-        return [self._sequences[seq] for seq in sorted(seqs)]
+    def _holders(self, pages: tuple[int, ...]) -> Iterator[tuple[int, Sequence]]:
+        """Who holds each of them, by its place."""
+        for place, page in enumerate(pages):
+            for seq in self._pages.holders(page):
+                yield place, self._sequences[seq]
 
     def _grant(self, message: Grant) -> None:
         sequence = self._sequences.get(message.seq)
@@ -225,6 +238,15 @@ class Engine:
         else:
             sequence.pages.extend(message.pages)
             sequence.said_wants = False
+
+    def _ask_move(self, message: SwapOut | SwapIn) -> None:
+        sequence = self._sequences.get(message.seq)
+        if sequence is None:
+            return
+        try:
+            self._moves.ask(sequence, message)
+        except SequenceFailed as error:
+            self._fail(sequence, error)
 
     def _close(self, seq: Seq) -> None:
         if seq in self._sequences:
@@ -258,9 +280,10 @@ class Engine:
     def _has_workspace(self, reader: Sequence) -> bool:
         return reader.chunk is not None or self._workspaces.free > 0
 
-    def _last_half_read(self) -> Sequence:
-        # A chunk begins only with all of its pages, so this one can always be brought to its end.
-        return self._sequences[next(reversed(self._half_read))]
+    def _last_half_read(self) -> Sequence | None:
+        # A chunk begins only with all of its pages, so one that has them here can be brought to its end.
+        half_read = (self._sequences[seq] for seq in reversed(self._half_read))
+        return next((sequence for sequence in half_read if sequence.on_device), None)
 
     def _decoders(self) -> list[Sequence]:
         step = self._steps.current
@@ -270,13 +293,28 @@ class Engine:
         return [sequence for sequence in named if not sequence.unread and self._has_pages(sequence)]
 
     def _has_pages(self, sequence: Sequence) -> bool:
-        """Whether what comes next has room; if not, that is said, once."""
+        """Whether what comes next has room; if not, that is said, once.  One whose pages are away just waits."""
+        if not sequence.on_device:
+            return False
         if sequence.has_pages():
             return True
         if not sequence.said_wants:
             sequence.said_wants = True
             self._facts.append(Wants(sequence.seq))
         return False
+
+    # -- moving -----------------------------------------------------------------------------------------------------
+
+    def _move_page(self) -> None:
+        sequence = self._moves.first
+        try:
+            moved = self._moves.run_one()
+        except DeviceFault:
+            raise
+        except Exception as error:
+            self._fail(sequence, error)
+        else:
+            self._facts += [] if moved is None else [moved]
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -367,12 +405,11 @@ class Engine:
         self._facts.append(SeqFailed(sequence.seq, text))
 
     def _forget(self, sequence: Sequence) -> None:
-        """Nothing of it stays: not its half-done chunk, its workspace or its pages."""
+        """Nothing of it stays: not its half-done chunk, its workspace, its pages, or a move of them."""
         del self._sequences[sequence.seq]
         self._half_read.pop(sequence.seq, None)
         drop_chunk(self._workspaces, sequence)
-        self._pages.take_back(sequence.seq, sequence.pages)
-        sequence.pages.clear()
+        self._moves.forget(sequence)
 
     def _forget_all(self) -> None:
         for sequence in list(self._sequences.values()):

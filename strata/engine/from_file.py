@@ -27,7 +27,7 @@ def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) 
         # Whatever was said to be free: another program took it, or the system gives less than it says.
         raise ModelError(
             f"{file.path}: there is not enough memory to start ({str(error) or 'the system gives none'}); "
-            "free some, use a smaller model, or set a smaller context or kv_mib"
+            "free some, use a smaller model, or set a smaller context, kv_mib or arena_mib"
         ) from error
 
 

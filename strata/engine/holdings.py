@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any
 
+from attrs import frozen
+
 from strata.errors import SequenceFailed
 from strata.messages import Seq
 
 
 class Pages:
-    """Who holds which of the engine's `total` pages: one that may write it, or any number that read it."""
+    """Who holds which of `total` pages or slots: one that may write it, or any number that read it."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, name: str = "page") -> None:
         self.total = total
+        self._name = name
         self._holders: dict[int, set[Seq]] = {}
 
     def __repr__(self) -> str:
-        return f"<Pages {self.total - len(self._holders)} free, {len(self._holders)} held>"
+        return f"<Pages ({self._name}s) {self.total - len(self._holders)} free, {len(self._holders)} held>"
 
     @property
     def held(self) -> int:
@@ -35,7 +38,9 @@ class Pages:
         self._check(pages)
         for page in pages:
             if page in self._holders:
-                raise SequenceFailed(f"page {page} was granted while sequence {min(self._holders[page])} holds it")
+                raise SequenceFailed(
+                    f"{self._name} {page} was granted while sequence {min(self._holders[page])} holds it"
+                )
         self.share(seq, pages)
 
     def share(self, seq: Seq, pages: tuple[int, ...]) -> None:
@@ -52,10 +57,10 @@ class Pages:
 
     def _check(self, pages: tuple[int, ...]) -> None:
         if len(set(pages)) != len(pages):
-            raise SequenceFailed(f"the same page twice in one message: {pages}")
+            raise SequenceFailed(f"the same {self._name} twice in one message: {pages}")
         for page in pages:
             if not 0 <= page < self.total:
-                raise SequenceFailed(f"page {page} is not one of {self.total}")
+                raise SequenceFailed(f"{self._name} {page} is not one of {self.total}")
 
 
 class Workspaces:
@@ -77,3 +82,16 @@ class Workspaces:
 
     def give_back(self, room: Any) -> None:
         self._free.append(room)
+
+
+@frozen
+class Usage:
+    """What is in use now, for those who look for leaks."""
+
+    sequences: int
+    pages: int
+    half_chunks: int
+    workspaces_free: int
+    slots: int = 0
+    moves: int = 0
+    """Of pages, that are not done."""

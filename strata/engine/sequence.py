@@ -55,6 +55,9 @@ class Sequence:
         self.sampling = opened.sampling
         self.written: list[int] = []
         self.pages: list[int] = []
+        """One that lies in the arena has a number behind those of the device."""
+        self.away = 0
+        """How many of its pages lie in the arena."""
         self.position = opened.known
         self.chunk: HalfChunk | None = None
         self.said_wants = False
@@ -84,6 +87,11 @@ class Sequence:
     @property
     def chunk_index(self) -> int:
         return self.position // self._chunk_tokens
+
+    @property
+    def on_device(self) -> bool:
+        """Whether all of its pages are there: without one of them it can't run."""
+        return self.away == 0
 
     def has_pages(self) -> bool:
         """Whether its pages hold what comes next: the whole of a chunk, or one token."""
@@ -120,17 +128,18 @@ def check_tokens(opened: Open, *, vocab_size: int, context: int, page_tokens: in
         raise SequenceFailed(f"{opened.known} known tokens do not fit {len(opened.pages)} pages and the prompt")
 
 
-def check_shared(opened: Open, holders: Iterable[Sequence], page_tokens: int) -> None:
-    """Raises SequenceFailed if one of those that hold some of its pages now shows that they are not what it knows.
+def check_shared(opened: Open, holders: Iterable[tuple[int, Sequence]], page_tokens: int) -> None:
+    """Raises SequenceFailed if one of those that hold its pages now shows that they are not what it knows.
 
-    What a page holds that nobody has open is the ledger's to know.
+    `holders`: a place in its pages, and a sequence that holds the page.  What a page holds that nobody has open is the
+    ledger's to know.
     """
-    places = {page: place for place, page in enumerate(opened.pages)}
-    for holder in holders:
-        common = [place for place, page in enumerate(holder.pages) if page in places]
-        if any(places[holder.pages[place]] != place for place in common):
+    ends: dict[Sequence, int] = {}
+    for place, holder in holders:
+        if holder.pages[place : place + 1] != [opened.pages[place]]:
             raise SequenceFailed(f"a known page lies elsewhere in sequence {holder.seq}, which holds it too")
-        end = (max(common) + 1) * page_tokens
+        ends[holder] = (place + 1) * page_tokens
+    for holder, end in ends.items():
         # Only what was read: decoding computes the same in another order, and its bits differ.
         if end > holder.position or holder.prompt[:end] != opened.tokens[:end]:
             raise SequenceFailed(f"sequence {holder.seq} has not read to {end} what a known page is to hold")

@@ -27,7 +27,10 @@ class SequenceView(Protocol):
 
     @property
     def pages(self) -> Sequence[int]:
-        """The pages that it may fill, in order of position."""
+        """The pages that it may fill, in order of position.
+
+        One in slot n of the arena has the number `pages` (of `allocate`) + n; nothing is read or decoded then.
+        """
         ...
 
 
@@ -61,7 +64,7 @@ class Model(Protocol):
         ...
 
     def bytes_per_page(self, page_tokens: int) -> int:
-        """Memory that a page of so many tokens takes, over all layers."""
+        """Memory that a page of so many tokens takes, over all layers; a slot of the arena takes as much."""
         ...
 
     def bytes_per_workspace(self, chunk_tokens: int) -> int:
@@ -72,11 +75,19 @@ class Model(Protocol):
         """Memory that `allocate` takes for so many positions and rows, without the pages."""
         ...
 
-    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
-        """Take the memory of all pages, at once.  Called once, before the first read or decode.
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
+        """Take the memory of all pages, and of all slots of the host arena, at once.  Called once, before all else.
 
         Nothing is read or decoded from position `context` on.  A step of more than `rows` is computed in several goes.
         """
+        ...
+
+    def copy_out(self, page: int, slot: int) -> None:
+        """Copy a whole page, over all layers, to a slot of the arena.  Done when it returns."""
+        ...
+
+    def copy_in(self, slot: int, page: int) -> None:
+        """Copy a slot of the arena to a page.  Done when it returns."""
         ...
 
     def workspace(self, chunk_tokens: int) -> Workspace:
@@ -105,7 +116,7 @@ class Model(Protocol):
     def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:
         """The bytes of every part of the model's own state for positions below `length`, by name, for fingerprints.
 
-        Equal states give equal bytes, whatever pages they lie in.
+        Equal states give equal bytes, whatever pages or slots they lie in.
         """
         ...
 

@@ -149,7 +149,7 @@ class LlamaModel:
         numbers = self._room_rows(rows) * _Room.width(config) + rows * _StepRoom.width(config)
         return 4 * numbers + self._ops.rotation_bytes(context, config.rope_dim)
 
-    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
         config = self.config
         shape = CacheShape(
             layers=config.layers,
@@ -157,12 +157,19 @@ class LlamaModel:
             page_tokens=page_tokens,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
+            slots=slots,
         )
         self._cache = self._ops.cache(shape)
         self._angles = self._ops.rotation(context, config.rope_dim, config.rope_theta, config.rope_factors)
         self._room = _Room.of(self._ops, config, self._room_rows(rows))
         self._step = _StepRoom.of(self._ops, config, rows)
         self._rows = rows
+
+    def copy_out(self, page: int, slot: int) -> None:
+        self._ops.copy_out(self._cache, page, slot)
+
+    def copy_in(self, slot: int, page: int) -> None:
+        self._ops.copy_in(self._cache, slot, page)
 
     def workspace(self, chunk_tokens: int) -> Workspace:
         """The residual rows."""

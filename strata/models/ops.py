@@ -32,13 +32,17 @@ Cache: TypeAlias = Any
 
 @frozen
 class CacheShape:
-    """The sizes of a paged cache of keys and values; heads are those of the keys."""
+    """The sizes of a paged cache of keys and values; heads are those of the keys.
+
+    `slots`: pages that the host arena beside it holds.
+    """
 
     layers: int
     pages: int
     page_tokens: int
     kv_heads: int
     head_dim: int
+    slots: int = 0
 
 
 class Kernels(Protocol):
@@ -131,7 +135,15 @@ class Ops(Protocol):
     def empty(self, rows: int, width: int) -> Array: ...
 
     def cache(self, shape: CacheShape) -> Cache:
-        """Memory for all pages, filled with zeros."""
+        """Memory for all pages, filled with zeros, and for the arena: all that it will ever take."""
+        ...
+
+    def copy_out(self, cache: Cache, page: int, slot: int) -> None:
+        """Copy a whole page to a slot of the arena.  Done when it returns."""
+        ...
+
+    def copy_in(self, cache: Cache, slot: int, page: int) -> None:
+        """Copy a slot of the arena to a page.  Done when it returns."""
         ...
 
     def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: Array) -> None:
@@ -163,7 +175,10 @@ class Ops(Protocol):
         ...
 
     def page_bytes(self, cache: Cache, pages: Sequence[int], length: int) -> Iterable[memoryview]:
-        """What is stored for the positions below `length`, in order of pages."""
+        """What is stored for the positions below `length`, in order of pages.
+
+        Here alone a number behind the last page is a slot of the arena.
+        """
         ...
 
     def close(self) -> None:

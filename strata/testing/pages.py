@@ -17,30 +17,35 @@ class ProtocolError(StrataError):
 
 
 class ScriptedPages:
-    """`total` pages, each held by one sequence that may write it, or by any number that read it."""
+    """Pages, each held by one sequence that may write it, or by any number that read it; and an arena of slots.
 
-    def __init__(self, total: int, page_tokens: int) -> None:
-        self._total = total
+    Slot n has the number `total` + n.
+    """
+
+    def __init__(self, total: int, page_tokens: int, slots: int = 0) -> None:
+        self.total = total
+        self._slots = slots
         self._page_tokens = page_tokens
         self._holders: dict[int, set[Seq]] = {}
         self._contents: dict[int, int] = {}
         """A hash of all tokens up to the page's end, of those that were read and not granted since."""
 
     def __repr__(self) -> str:
-        return f"<ScriptedPages {self.held} held of {self._total}, {len(self._contents)} with what was read>"
+        return f"<ScriptedPages {self.held} held of {self.total}, {len(self._contents)} with what was read>"
 
     @property
     def held(self) -> int:
-        return len(self._holders)
+        return sum(place < self.total for place in self._holders)
+
+    @property
+    def held_slots(self) -> int:
+        return len(self._holders) - self.held
 
     def grant(self, seq: Seq, pages: tuple[int, ...]) -> None:
         """To be written by it alone.  Raises ProtocolError."""
         for page in pages:
             self._check(seq, page)
-            if page in self._holders:
-                raise ProtocolError(f"sequence {seq} was granted page {page}; {min(self._holders[page])} holds it")
-            self._holders[page] = {seq}
-            self._contents.pop(page, None)
+            self._take(seq, page)
 
     def share(self, seq: Seq, pages: tuple[int, ...], tokens: tuple[int, ...]) -> None:
         """To be read, as the beginning of these tokens.  Raises ProtocolError if that is not what they hold."""
@@ -67,9 +72,37 @@ class ScriptedPages:
             if not self._holders[page]:
                 del self._holders[page]
 
+    def begin_move(self, seq: Seq, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """From pages to slots, or the other way.  Raises ProtocolError."""
+        if len(sources) != len(targets) or len(set(sources)) != len(sources):
+            raise ProtocolError(f"sequence {seq} can't be moved from {sources} to {targets}")
+        for place in sources:
+            if self._holders.get(place) != {seq}:
+                raise ProtocolError(f"sequence {seq} has no {self._name(place)} of its own")
+        for place in targets:
+            if not 0 <= place < self.total + self._slots:
+                raise ProtocolError(f"sequence {seq} can't be moved to {self._name(place)}: there is none")
+            self._take(seq, place)
+
+    def end_move(self, seq: Seq, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """The targets hold what the sources held, and the sources are free."""
+        for source, target in zip(sources, targets, strict=True):
+            if source in self._contents:
+                self._contents[target] = self._contents[source]
+        self.take_back(seq, sources)
+
+    def _take(self, seq: Seq, place: int) -> None:
+        if place in self._holders:
+            raise ProtocolError(f"sequence {seq} was granted {self._name(place)}; {min(self._holders[place])} holds it")
+        self._holders[place] = {seq}
+        self._contents.pop(place, None)
+
+    def _name(self, place: int) -> str:
+        return f"page {place}" if place < self.total else f"slot {place - self.total}"
+
     def _check(self, seq: Seq, page: int) -> None:
-        if not 0 <= page < self._total:
-            raise ProtocolError(f"sequence {seq} was granted page {page}; there are {self._total}")
+        if not 0 <= page < self.total:
+            raise ProtocolError(f"sequence {seq} was granted page {page}; there are {self.total}")
 
     def _hash(self, before: int, place: int, tokens: tuple[int, ...]) -> int:
         return hash((before, tokens[place * self._page_tokens : (place + 1) * self._page_tokens]))

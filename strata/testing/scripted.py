@@ -34,22 +34,24 @@ from strata.messages import (
     Step,
     Stop,
     Stopped,
+    SwapIn,
+    SwapOut,
     ToEngine,
     Took,
     Wants,
 )
 from strata.testing.language import ByteTokenizer, PlainTemplate
 from strata.testing.script import Fault, RowFault, Script
-from strata.testing.sequences import ScriptedSequence, Sequences
+from strata.testing.sequences import Move, ScriptedSequence, Sequences
 
 
 @frozen
 class Ran:
-    """One slice or one decode step that was completed, for a test to look at."""
+    """One slice, one decode step or one page's move that was completed, for a test to look at."""
 
-    kind: Literal["slice", "step"]
+    kind: Literal["slice", "step", "page"]
     seqs: tuple[Seq, ...]
-    """Whose slice it was, or whose rows."""
+    """Whose slice or page it was, or whose rows."""
     n: int | None
     """The step message that was in force."""
     at: float
@@ -68,8 +70,8 @@ class _Vanished(Exception):
 class ScriptedEngine:
     """An engine host for tests; give it to `open_runtime(host=...)`.
 
-    `slice_s`, `step_s`, `row_s` may be changed at any time.  `log` says what ran, `told` what it was told.  `run`
-    raises ProtocolError when it is told what no right dispatcher says.
+    `slice_s`, `step_s`, `row_s`, `page_s` may be changed at any time.  `log` says what ran, `told` what it was told.
+    `run` raises ProtocolError when it is told what no right dispatcher says.
     """
 
     def __init__(
@@ -86,18 +88,21 @@ class ScriptedEngine:
         slice_s: float = 0.01,
         step_s: float = 0.01,
         row_s: float = 0.0,
+        slots: int = 0,
+        page_s: float = 0.001,
         start_s: float = 0.0,
         incarnation: int = 1,
         strict: bool = True,
     ) -> None:
         """`context`: tokens, None: what the pages hold.  `slices_per_chunk`: of a whole one.  `row_s`: what each row
-        adds to a step.  `start_s`: how long it takes to be ready.  `strict`: False ignores what names a sequence that
-        was never opened, as a real engine does."""
+        adds to a step.  `slots`: of the arena, and `page_s` for each page that is moved.  `start_s`: how long it takes
+        to be ready.  `strict`: False ignores what names a sequence that was never opened, as a real engine does."""
         self.tokenizer = ByteTokenizer()
         self.template = PlainTemplate()
         self.slice_s = slice_s
         self.step_s = step_s
         self.row_s = row_s
+        self.page_s = page_s
         self.log: list[Ran] = []
         self.told: list[ToEngine] = []
         self._ready = Ready(
@@ -109,6 +114,7 @@ class ScriptedEngine:
             workspaces=workspaces,
             chunk_tokens=chunk_tokens,
             device="scripted",
+            slots=slots,
         )
         self._script = script or Script()
         self._slices_per_chunk = slices_per_chunk
@@ -170,6 +176,10 @@ class ScriptedEngine:
         return self._sequences.held_pages
 
     @property
+    def held_slots(self) -> int:
+        return self._sequences.held_slots
+
+    @property
     def open_sequences(self) -> int:
         return len(self._sequences)
 
@@ -178,8 +188,8 @@ class ScriptedEngine:
         """Workspaces in use."""
         return len(self._last_read)
 
-    def ran(self, kind: Literal["slice", "step"], seq: int | None = None) -> int:
-        """How many slices or steps were completed: all, or those of one sequence."""
+    def ran(self, kind: Literal["slice", "step", "page"], seq: int | None = None) -> int:
+        """How many slices, steps or pages were completed: all, or those of one sequence."""
         if seq is None:
             return self._counts[kind]
         return sum(ran.kind == kind and seq in ran.seqs for ran in self.log)
@@ -202,11 +212,13 @@ class ScriptedEngine:
                 await self._suffer(fault)
             elif isinstance(work, ScriptedSequence):
                 await self._run_slice(work)
+            elif isinstance(work, Move):
+                await self._move_page(work)
             elif work:
                 await self._run_step(work)
             else:
                 self._handle(await self._inbox.receive())
-            if not self._shared:
+            if not self._shared and not isinstance(work, Move):
                 self._credit.clear()
 
     def _handle(self, message: ToEngine | Fault | RowFault) -> None:
@@ -219,6 +231,8 @@ class ScriptedEngine:
                 self._sequences.open(message, self._script.answer(message))
             case Grant():
                 self._sequences.grant(message)
+            case SwapOut() | SwapIn():
+                self._sequences.ask_move(message)
             case Close():
                 self._close(message.seq)
             case Stop():
@@ -245,9 +259,11 @@ class ScriptedEngine:
 
     # -- whose turn it is -------------------------------------------------------------------------------------------
 
-    def _next(self) -> ScriptedSequence | list[ScriptedSequence]:
-        """Whose slice, or whose decode step; an empty list when there is nothing that may and can run."""
+    def _next(self) -> ScriptedSequence | Move | list[ScriptedSequence]:
+        """Whose slice, whose page, or whose decode step; an empty list when there is nothing that may and can run."""
         self._bring_step_into_force()
+        if self._sequences.moves:
+            return self._sequences.moves[0]
         reader, decoders = self._reader(), self._decoders()
         self._shared = reader is not None and bool(decoders)
         if self._shared and self._steps.current is not None:
@@ -258,7 +274,9 @@ class ScriptedEngine:
 
     def _bring_step_into_force(self) -> None:
         step = self._steps.waiting
-        if step is not None and self._has_workspace(self._named_reader(step)):
+        if step is None:
+            return
+        if self._has_workspace(self._named_reader(step)) or self._last_half_read() is None:
             self._steps.take()
             self._deliver(Took(step.n))
 
@@ -281,7 +299,8 @@ class ScriptedEngine:
         return reader is None or reader.chunk is not None or len(self._last_read) < self._ready.workspaces
 
     def _last_half_read(self) -> ScriptedSequence | None:
-        return self._sequences.get(next(reversed(self._last_read)))
+        half_read = map(self._sequences.get, reversed(self._last_read))
+        return next((one for one in half_read if one is not None and one.on_device), None)
 
     def _decoders(self) -> list[ScriptedSequence]:
         step = self._steps.current
@@ -289,7 +308,9 @@ class ScriptedEngine:
         return [one for one in named if one is not None and not one.unread and self._has_pages(one)]
 
     def _has_pages(self, sequence: ScriptedSequence) -> bool:
-        """Whether what comes next has room; if not, that is said, once for each grant."""
+        """Whether what comes next has room; if not, that is said, once for each grant.  Who is away just waits."""
+        if not sequence.on_device:
+            return False
         enough = sequence.has_pages()
         if not enough and not sequence.said_wants:
             sequence.said_wants = True
@@ -297,6 +318,13 @@ class ScriptedEngine:
         return enough
 
     # -- running ----------------------------------------------------------------------------------------------------
+
+    async def _move_page(self, move: Move) -> None:
+        pages = len(move.asked.pages)
+        move.seconds += await self._spend("page", [move.sequence], self.page_s if pages else 0.0)
+        move.done += 1
+        if move.done >= pages:
+            self._deliver(self._sequences.end_move())
 
     async def _run_slice(self, sequence: ScriptedSequence) -> None:
         chunk = sequence.chunk or sequence.begin_chunk(self._slices_per_chunk)
@@ -345,8 +373,10 @@ class ScriptedEngine:
         if rows:
             self._deliver(Decoded(step.n, tuple(rows), seconds))
 
-    async def _spend(self, kind: Literal["slice", "step"], sequences: list[ScriptedSequence], wanted: float) -> float:
-        """Let a slice or a step take its time (seconds), and give the time that it took."""
+    async def _spend(
+        self, kind: Literal["slice", "step", "page"], sequences: list[ScriptedSequence], wanted: float
+    ) -> float:
+        """Let a slice, a step or a page take its time (seconds), and give the time that it took."""
         started = trio.current_time()
         await trio.sleep(wanted)
         seconds = trio.current_time() - started
@@ -364,10 +394,10 @@ class ScriptedEngine:
         else:
             self._faults.append(fault)
 
-    def _due(self, work: ScriptedSequence | list[ScriptedSequence]) -> Fault | None:
+    def _due(self, work: ScriptedSequence | Move | list[ScriptedSequence]) -> Fault | None:
         """What goes wrong in the place of this slice or step."""
         nth_slice = self._counts["slice"] + 1 if isinstance(work, ScriptedSequence) else None
-        nth_step = self._counts["step"] + 1 if work and nth_slice is None else None
+        nth_step = self._counts["step"] + 1 if isinstance(work, list) and work else None
         return next((fault for fault in self._faults if fault.is_due(nth_slice, nth_step)), None)
 
     async def _suffer(self, fault: Fault) -> None:

@@ -6,12 +6,13 @@ a real engine does nothing (a stranger) or fails one sequence (a wrong page).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
 from attrs import define
 
-from strata.messages import Grant, Open, Ready, Row, Seq, TokenLogprob
+from strata.messages import Grant, Open, Ready, Row, Seq, SwapIn, SwapOut, SwappedIn, SwappedOut, TokenLogprob
 from strata.testing.language import END
 from strata.testing.pages import ProtocolError, ScriptedPages
 from strata.testing.script import letters
@@ -34,6 +35,9 @@ class ScriptedSequence:
         self.written = 0
         self.position = opened.known
         self.pages = list(opened.pages)
+        """One in slot n of the arena has the number of all pages + n."""
+        self.away = 0
+        """How many of its pages lie in the arena."""
         self.chunk: HalfChunk | None = None
         self.said_wants = False
         self._answer = answer
@@ -52,6 +56,11 @@ class ScriptedSequence:
         """Where the chunk that is under way, or the next one, ends (tokens).  The grid starts at 0."""
         size = self._ready.chunk_tokens
         return min((self.position // size + 1) * size, len(self.opened.tokens))
+
+    @property
+    def on_device(self) -> bool:
+        """Whether all of its pages are there: without one of them it can't run."""
+        return self.away == 0
 
     def has_pages(self) -> bool:
         """Whether its pages hold what comes next: the whole of a chunk, or one token."""
@@ -94,6 +103,23 @@ class ScriptedSequence:
         return -0.5, top
 
 
+@define
+class Move:
+    """Pages on their way to the arena or back."""
+
+    sequence: ScriptedSequence
+    asked: SwapOut | SwapIn
+    done: int = 0
+    seconds: float = 0.0
+
+    @property
+    def fact(self) -> SwappedOut | SwappedIn:
+        asked = self.asked
+        if isinstance(asked, SwapOut):
+            return SwappedOut(asked.seq, asked.pages, asked.slots, self.seconds)
+        return SwappedIn(asked.seq, asked.slots, asked.pages, self.seconds)
+
+
 class Sequences:
     """All that are open, and the pages that they hold."""
 
@@ -103,7 +129,9 @@ class Sequences:
         self._strict = strict
         self._open: dict[Seq, ScriptedSequence] = {}
         self._seen: set[Seq] = set()
-        self._pages = ScriptedPages(ready.pages, ready.page_tokens)
+        self._pages = ScriptedPages(ready.pages, ready.page_tokens, ready.slots)
+        self.moves: deque[Move] = deque()
+        """In order; the first one's pages are next."""
 
     def __repr__(self) -> str:
         return f"<Sequences {len(self._open)} open, {self.held_pages} pages held>"
@@ -117,6 +145,10 @@ class Sequences:
     @property
     def held_pages(self) -> int:
         return self._pages.held
+
+    @property
+    def held_slots(self) -> int:
+        return self._pages.held_slots
 
     def get(self, seq: Seq) -> ScriptedSequence | None:
         """None if it is not open.  Raises ProtocolError if it never was, unless strangers are welcome."""
@@ -146,10 +178,38 @@ class Sequences:
         self._pages.read(sequence.pages, sequence.opened.tokens, sequence.position, end)
         sequence.position = end
 
+    def ask_move(self, asked: SwapOut | SwapIn) -> None:
+        """Nothing happens if it has ended meanwhile.  Raises ProtocolError."""
+        sequence = self.get(asked.seq)
+        if sequence is not None:
+            sources, targets = self._places(asked)
+            under_way = {place for move in self.moves for place in self._places(move.asked)[0]}
+            if not set(sources) <= set(sequence.pages) - under_way:
+                raise ProtocolError(f"what is moved is not the sequence's, or is being moved already: {asked}")
+            self._pages.begin_move(asked.seq, sources, targets)
+            self.moves.append(Move(sequence, asked))
+
+    def end_move(self) -> SwappedOut | SwappedIn:
+        """The first one's last page is copied."""
+        move = self.moves.popleft()
+        sources, targets = self._places(move.asked)
+        self._pages.end_move(move.asked.seq, sources, targets)
+        moved = dict(zip(sources, targets, strict=True))
+        move.sequence.pages = [moved.get(place, place) for place in move.sequence.pages]
+        move.sequence.away += len(sources) if isinstance(move.asked, SwapOut) else -len(sources)
+        return move.fact
+
+    def _places(self, asked: SwapOut | SwapIn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        slots = tuple(self._ready.pages + slot for slot in asked.slots)
+        return (asked.pages, slots) if isinstance(asked, SwapOut) else (slots, asked.pages)
+
     def forget(self, seq: Seq) -> bool:
         """Whether there was something to forget."""
         sequence = self._open.pop(seq, None)
         if sequence is not None:
+            for move in [move for move in self.moves if move.sequence is sequence]:
+                self._pages.take_back(seq, self._places(move.asked)[1])
+                self.moves.remove(move)
             self._pages.take_back(seq, sequence.pages)
         return sequence is not None
 

@@ -13,7 +13,7 @@ PAGE_SIZES = [1, 3, 64, 100, 4096]
 
 def cache_of(page_tokens: int, tokens: int = 300) -> PagedCache:
     pages = -(-tokens // page_tokens) + 2
-    return PagedCache(CacheShape(layers=2, pages=pages, page_tokens=page_tokens, kv_heads=3, head_dim=4))
+    return PagedCache(CacheShape(layers=2, pages=pages, page_tokens=page_tokens, kv_heads=3, head_dim=4, slots=3))
 
 
 def shuffled(page_tokens: int, seed: int, tokens: int = 300) -> list[int]:
@@ -83,3 +83,31 @@ def test_a_changed_number_changes_the_bytes() -> None:
     keys[199, 2, 3] += 1
     cache.write(1, pages, 0, keys, values)
     assert b"".join(cache.page_bytes(pages, 200)) != before
+
+
+@pytest.mark.parametrize("page_tokens", [3, 100])
+def test_a_page_has_the_same_bytes_in_the_arena_and_in_another_page(page_tokens: int) -> None:
+    cache, pages = cache_of(page_tokens), shuffled(page_tokens, 1)[:4]
+    for layer in (0, 1):
+        cache.write(layer, pages, 0, *random_rows(4 * page_tokens))
+    before = b"".join(cache.page_bytes(pages, 4 * page_tokens))
+    cache.copy_out(pages[1], 2)
+    cache.copy_out(pages[3], 0)
+    total = len(shuffled(page_tokens, 1))
+    away = [pages[0], total + 2, pages[2], total]
+    assert b"".join(cache.page_bytes(away, 4 * page_tokens)) == before
+    for layer in (0, 1):
+        cache.write(layer, [pages[1], pages[3]], 0, *random_rows(2 * page_tokens, seed=9))
+    assert b"".join(cache.page_bytes(away, 4 * page_tokens)) == before
+    cache.copy_in(0, pages[1])
+    cache.copy_in(2, pages[3])
+    assert b"".join(cache.page_bytes([pages[0], pages[3], pages[2], pages[1]], 4 * page_tokens)) == before
+
+
+def test_a_page_in_the_arena_can_be_neither_written_nor_read() -> None:
+    cache = cache_of(64)
+    away = [len(shuffled(64, 1))]
+    with pytest.raises(IndexError):
+        cache.write(0, away, 0, *random_rows(1))
+    with pytest.raises(IndexError):
+        cache.gather(0, away, slice(None), 0, 1, np.empty((2, 3, 1, 4), np.float32))

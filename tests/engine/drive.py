@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
+from operator import invert
 from typing import Any
 
 from toy_model import ToyModel
@@ -26,11 +27,15 @@ from strata.messages import (
     Seq,
     SeqFailed,
     Step,
+    SwapIn,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
     Wants,
 )
 from strata.models.architecture import Model
 
-CHUNK, PAGE, PAGES, CONTEXT = 64, 16, 96, 1024
+CHUNK, PAGE, PAGES, CONTEXT, SLOTS = 64, 16, 96, 1024, 24
 GREEDY = Sampling(temperature=0.0, ignore_eos=True, max_tokens=8)
 
 
@@ -51,6 +56,7 @@ class Drive:
         pages: int = PAGES,
         workspaces: int = 2,
         context: int = CONTEXT,
+        slots: int = SLOTS,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -58,13 +64,16 @@ class Drive:
         self.engine = Engine(
             self.model,
             EngineSettings(chunk_tokens=chunk, page_tokens=page, max_half_read=workspaces),
-            Budget(pages, page, context, rows=8),
+            Budget(pages, page, context, rows=8, slots=slots),
             trace=trace,
             clock=clock or getattr(self.model, "watch", None) or count().__next__,
         )
         self.facts: list[FromEngine] = []
         self.pages = frozenset(range(pages))
-        self.held: dict[Seq, list[int]] = {}
+        self.places: dict[Seq, list[int]] = {}
+        """Its pages in order; one that lies in slot n of the arena is ~n."""
+        self.moving: list[SwapOut | SwapIn] = []
+        self._slots = frozenset(range(slots))
         self.kept: set[int] = set()
         """Pages that are cached: not granted again, even if nobody holds them."""
         self.page = page
@@ -93,7 +102,7 @@ class Drive:
     ) -> None:
         """With `cached` pages, which hold its beginning, and others for `hold` tokens more (None: for all its life)."""
         prompt, known = tuple(tokens), len(cached) * self.page
-        self.held.setdefault(seq, []).extend(cached)
+        self.places.setdefault(seq, []).extend(cached)
         self.tell(Open(seq, prompt, sampling, cached, known))
         self.grant(seq, len(prompt) + sampling.max_tokens - known if hold is None else hold)
 
@@ -102,13 +111,67 @@ class Drive:
         count = -(-tokens // self.page)
         pages = tuple(sorted(self.free, reverse=True)[:count])
         assert len(pages) == count, "the tests' pages are used up"
-        self.held.setdefault(seq, []).extend(pages)
+        self.places.setdefault(seq, []).extend(pages)
         self.tell(Grant(seq, pages))
         return pages
 
     @property
     def free(self) -> frozenset[int]:
-        return self.pages.difference(self.kept, *self.held.values())
+        targets = (move.pages for move in self.moving if isinstance(move, SwapIn))
+        return self.pages.difference(self.kept, *self.held.values(), *targets)
+
+    @property
+    def free_slots(self) -> frozenset[int]:
+        targets = (move.slots for move in self.moving if isinstance(move, SwapOut))
+        return self._slots.difference(*self.away.values(), *targets)
+
+    @property
+    def held(self) -> dict[Seq, list[int]]:
+        return {seq: [place for place in places if place >= 0] for seq, places in self.places.items()}
+
+    @property
+    def away(self) -> dict[Seq, list[int]]:
+        """Slots of the arena."""
+        return {seq: [~place for place in places if place < 0] for seq, places in self.places.items()}
+
+    def swap_out(self, seq: Seq, pages: Iterable[int] | None = None) -> None:
+        """These pages of the sequence (None: all that are here) go to the lowest free slots; done when told."""
+        leave = tuple(self.held[seq] if pages is None else pages)
+        slots = tuple(sorted(self.free_slots)[: len(leave)])
+        self._move(SwapOut(seq, leave, slots))
+
+    def swap_in(self, seq: Seq, slots: Iterable[int] | None = None) -> None:
+        """These slots (None: all) come back, to the highest free pages."""
+        come = tuple(self.away.get(seq, []) if slots is None else slots)
+        pages = tuple(sorted(self.free, reverse=True)[: len(come)])
+        self._move(SwapIn(seq, come, pages))
+
+    def _move(self, message: SwapOut | SwapIn) -> None:
+        self.moving.append(message)
+        self.tell(message)
+
+    def can_leave(self, seq: Seq) -> list[int]:
+        """Its pages that nobody else holds and that are not under way."""
+        held = self.held
+        leaving = {page for move in self.moving if isinstance(move, SwapOut) for page in move.pages}
+        others = set().union(leaving, *(pages for other, pages in held.items() if other != seq))
+        return [page for page in held.get(seq, []) if page not in others]
+
+    def can_come_back(self, seq: Seq) -> list[int]:
+        """Its slots that are not under way."""
+        coming = {slot for move in self.moving if isinstance(move, SwapIn) for slot in move.slots}
+        return [slot for slot in self.away.get(seq, []) if slot not in coming]
+
+    def move(self, seq: Seq) -> None:
+        """All of its pages to the arena and back, elsewhere, while nothing else runs."""
+        self.swap_out(seq)
+        self.run_moves()
+        self.swap_in(seq)
+        self.run_moves()
+
+    def run_moves(self) -> None:
+        while self.engine.usage().moves:
+            self.advance()
 
     def close(self, seq: Seq) -> None:
         self.tell(Close(seq))
@@ -133,7 +196,19 @@ class Drive:
         facts = self.engine.take_facts()
         self.facts += facts
         for seq in [seq for fact in facts for seq in gone(fact)]:
-            self.held.pop(seq, None)
+            self.places.pop(seq, None)
+            self.moving = [move for move in self.moving if move.seq != seq]
+        for fact in facts:
+            match fact:
+                case SwappedOut(seq, pages, slots):
+                    self._moved(SwapOut(seq, pages, slots), zip(pages, map(invert, slots), strict=True))
+                case SwappedIn(seq, slots, pages):
+                    self._moved(SwapIn(seq, slots, pages), zip(map(invert, slots), pages, strict=True))
+
+    def _moved(self, asked: SwapOut | SwapIn, places: Iterable[tuple[int, int]]) -> None:
+        self.moving.remove(asked)
+        moved = dict(places)
+        self.places[asked.seq] = [moved.get(place, place) for place in self.places[asked.seq]]
 
     # -- hearing ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ A room of its own because the same sentences hold for a thread, a child process 
 the face of a host, and nothing of what is behind it: no model, no clock, no thread.  Nothing here depends on how fast
 an engine is: what must stand still is made to stand by its pages or by `read_until`.
 
-The engine must have pages for four sequences of `longest(ready)` tokens each, and a context of as many.
+The engine must have pages for four sequences of `longest(ready)` tokens each, an arena for one, and a context of as
+many tokens.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ from strata.messages import (
     Step,
     Stop,
     Stopped,
+    SwapIn,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
     ToEngine,
     Took,
     Wants,
@@ -102,11 +107,15 @@ class Session:
 
     def grant(self, seq: Seq, tokens: int) -> tuple[int, ...]:
         """Grants fresh pages for so many tokens."""
-        count = -(-tokens // self.ready.page_tokens)
+        pages = self.fresh(-(-tokens // self.ready.page_tokens))
+        self.tell(Grant(seq, pages))
+        return pages
+
+    def fresh(self, count: int) -> tuple[int, ...]:
+        """Pages that nobody had before."""
         pages = tuple(range(self._next_page, self._next_page + count))
         self._next_page += count
         assert self._next_page <= self.ready.pages, "the engine under test has too few pages for these tests"
-        self.tell(Grant(seq, pages))
         return pages
 
     # -- hearing ----------------------------------------------------------------------------------------------------
@@ -124,6 +133,16 @@ class Session:
 
     async def until_read(self, seq: Seq, position: int) -> None:
         await self._until(lambda: position in self.read(seq), f"{seq} read to {position}")
+
+    async def until_swapped(self, asked: SwapOut | SwapIn) -> None:
+        """Until this, too, is done."""
+        done = SwappedOut if isinstance(asked, SwapOut) else SwappedIn
+        wanted = (asked.seq, asked.pages, asked.slots)
+        before = self._swapped(done, wanted)
+        await self._until(lambda: self._swapped(done, wanted) > before, f"{asked}")
+
+    def _swapped(self, done: type, wanted: tuple[object, ...]) -> int:
+        return sum(isinstance(fact, done) and (fact.seq, fact.pages, fact.slots) == wanted for fact in self.facts)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         with trio.move_on_after(PATIENCE_S):
@@ -151,7 +170,9 @@ class Session:
 def concerns(fact: FromEngine, seq: Seq) -> bool:
     if isinstance(fact, Decoded):
         return any(row.seq == seq for row in fact.rows)
-    return isinstance(fact, Progress | ChunkRead | Wants | SeqFailed | Closed) and fact.seq == seq
+    return (
+        isinstance(fact, Progress | ChunkRead | Wants | SwappedOut | SwappedIn | SeqFailed | Closed) and fact.seq == seq
+    )
 
 
 @asynccontextmanager
@@ -166,6 +187,7 @@ async def running(make: MakeHost) -> AsyncIterator[Session]:
     async with trio.open_nursery() as nursery:
         session.ready = await nursery.start(run)
         assert session.ready.pages * session.ready.page_tokens >= 4 * longest(session.ready)
+        assert session.ready.slots * session.ready.page_tokens >= longest(session.ready)
         assert session.ready.context >= longest(session.ready)
         yield session
         session.tell(Stop())
@@ -481,6 +503,118 @@ async def a_known_beginning_outlives_whoever_read_it(make: MakeHost) -> None:
     assert session.tokens(LIKE_1) == session.tokens(third) == alone
 
 
+# -- the arena ------------------------------------------------------------------------------------------------------
+
+
+def swaps(seq: Seq, pages: tuple[int, ...], back: tuple[int, ...]) -> tuple[SwapOut, SwapIn]:
+    """From pages to the arena, backwards, and to others."""
+    slots = tuple(reversed(range(len(pages))))
+    return SwapOut(seq, pages, slots), SwapIn(seq, slots, back)
+
+
+async def pages_go_to_the_arena_and_come_back_elsewhere(make: MakeHost) -> None:
+    """Between two chunks; all that it had is another's meanwhile."""
+    alone = [await undisturbed(make, seq) for seq in (Seq(1), Seq(2))]
+    async with running(make) as session:
+        length = session.open(Seq(1), hold=0)
+        pages = session.grant(Seq(1), length + ANSWER)
+        session.step(read=Seq(1), read_until=session.ready.chunk_tokens)
+        await session.until_read(Seq(1), session.ready.chunk_tokens)
+        session.step()
+        back = session.fresh(len(pages))
+        out, into = swaps(Seq(1), pages, back)
+        session.tell(out)
+        await session.until_swapped(out)
+        session.open(Seq(2), hold=0)
+        session.tell(Grant(Seq(2), pages))
+        session.step(Seq(1), read=Seq(2))
+        await session.until_ended(Seq(2))
+        assert session.read(Seq(1)) == [session.ready.chunk_tokens], "it does not run while it is away"
+        assert Wants(Seq(1)) not in session.facts
+        session.tell(into)
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+    assert [session.tokens(Seq(1)), session.tokens(Seq(2))] == alone
+    [there] = [fact for fact in session.facts if isinstance(fact, SwappedOut)]
+    [here] = [fact for fact in session.facts if isinstance(fact, SwappedIn)]
+    assert (there.pages, there.slots) == (out.pages, out.slots)
+    assert (here.pages, here.slots) == (into.pages, into.slots)
+
+
+async def a_half_read_chunk_goes_on_when_its_pages_are_back(make: MakeHost) -> None:
+    alone = await undisturbed(make, Seq(1))
+    async with running(make) as session:
+        length = session.open(Seq(1), hold=0)
+        pages = session.grant(Seq(1), length + ANSWER)
+        places = [pages, session.fresh(len(pages))]
+        for turn in range(3):
+            session.step(read=Seq(1))
+            await session.until(Took(session.step()))
+            out, into = swaps(Seq(1), places[turn % 2], places[(turn + 1) % 2])
+            session.tell(out)
+            await session.until_swapped(out)
+            session.tell(into)
+            await session.until_swapped(into)
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+    assert session.tokens(Seq(1)) == alone
+
+
+async def an_answer_goes_on_when_its_pages_are_back(make: MakeHost) -> None:
+    async with running(make) as session:
+        page = session.ready.page_tokens
+    alone = await undisturbed(make, Seq(1), prompt=2 * page)
+    async with running(make) as session:
+        session.open(Seq(1), prompt=2 * page, hold=0)
+        pages = session.grant(Seq(1), 2 * page)
+        session.step(read=Seq(1))
+        await session.until(Wants(Seq(1)))
+        out, into = swaps(Seq(1), pages, session.fresh(len(pages)))
+        session.tell(out)
+        await session.until_swapped(out)
+        session.grant(Seq(1), ANSWER)
+        session.tell(into)
+        await session.until_ended(Seq(1))
+    assert session.tokens(Seq(1)) == alone
+
+
+async def a_close_frees_pages_and_slots_of_a_move_at_once(make: MakeHost) -> None:
+    alone = await undisturbed(make, Seq(2))
+    for back in (False, True):
+        async with running(make) as session:
+            length = session.open(Seq(1), hold=0)
+            pages = session.grant(Seq(1), length + ANSWER)
+            out, into = swaps(Seq(1), pages, session.fresh(len(pages)))
+            session.tell(out)
+            if back:
+                await session.until_swapped(out)
+                session.tell(into)
+            session.open(Seq(2), hold=0)
+            session.tell(Close(Seq(1)), Grant(Seq(2), into.pages if back else pages))
+            await session.until(Closed(Seq(1)))
+            there, here = swaps(Seq(2), into.pages if back else pages, pages if back else into.pages)
+            session.tell(there)
+            await session.until_swapped(there)
+            session.tell(here)
+            session.step(Seq(1), read=Seq(2))
+            await session.until_ended(Seq(2))
+        assert session.about(Seq(1), after=Closed(Seq(1))) == []
+        assert session.tokens(Seq(2)) == alone
+
+
+async def moves_of_a_sequence_that_has_ended_are_ignored(make: MakeHost) -> None:
+    async with running(make) as session:
+        session.open(Seq(1))
+        session.step(read=Seq(1))
+        await session.until_ended(Seq(1))
+        before = session.about(Seq(1))
+        session.tell(SwapOut(Seq(1), (0,), (0,)), SwapIn(Seq(1), (0,), (0,)))
+        session.open(Seq(2))
+        session.step(read=Seq(2))
+        await session.until_ended(Seq(2))
+        assert session.about(Seq(1)) == before
+
+
 # -- leaving --------------------------------------------------------------------------------------------------------
 
 
@@ -524,14 +658,14 @@ async def messages_to_a_sequence_that_has_ended_are_ignored(make: MakeHost) -> N
         session.open(Seq(1))
         session.step(read=Seq(1))
         await session.until_ended(Seq(1))
-        said = session.about(Seq(1))
+        before = session.about(Seq(1))
         session.grant(Seq(1), 1)
         session.tell(Close(Seq(1)))
         session.step(Seq(1), read=Seq(1))
         session.open(Seq(2))
         session.step(Seq(1), read=Seq(2))
         await session.until_ended(Seq(2))
-        assert session.about(Seq(1)) == said
+        assert session.about(Seq(1)) == before
 
 
 # -- the end of the engine ------------------------------------------------------------------------------------------
@@ -589,6 +723,11 @@ ALL = (
     an_answer_at_the_end_of_its_pages_says_so_once_and_the_others_go_on,
     a_known_beginning_is_not_read_again,
     a_known_beginning_outlives_whoever_read_it,
+    pages_go_to_the_arena_and_come_back_elsewhere,
+    a_half_read_chunk_goes_on_when_its_pages_are_back,
+    an_answer_goes_on_when_its_pages_are_back,
+    a_close_frees_pages_and_slots_of_a_move_at_once,
+    moves_of_a_sequence_that_has_ended_are_ignored,
     a_closed_sequence_is_gone_in_every_state,
     pages_of_a_closed_sequence_can_be_granted_in_the_same_breath,
     messages_to_a_sequence_that_has_ended_are_ignored,

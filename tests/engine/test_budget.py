@@ -21,7 +21,7 @@ def planned(*, free: int = 10**12, max_running: int = 4, context: int = 4096, **
 
 
 def test_much_memory_gives_what_all_rows_can_use_and_no_more():
-    assert planned() == Budget(pages=4 * 64, page_tokens=64, context=4096, rows=4)
+    assert planned() == Budget(pages=4 * 64, page_tokens=64, context=4096, rows=4, slots=4 * 64)
 
 
 def test_a_quarter_of_the_free_memory_is_taken():
@@ -29,7 +29,7 @@ def test_a_quarter_of_the_free_memory_is_taken():
 
 
 def test_few_pages_shorten_the_context():
-    assert planned(free=4 * PAGE_BYTES * 10 + BESIDE) == Budget(10, 64, context=640, rows=4)
+    assert planned(free=4 * PAGE_BYTES * 10 + BESIDE) == Budget(10, 64, 640, rows=4, slots=7)
 
 
 def test_a_named_size_is_taken_whole():
@@ -37,13 +37,13 @@ def test_a_named_size_is_taken_whole():
 
 
 def test_a_context_that_is_not_a_multiple_of_pages_has_room():
-    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100, rows=3)
+    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100, rows=3, slots=6)
     assert planned(context=100, max_running=3, page_tokens=7).pages == 45
 
 
 def test_a_shorter_context_is_kept():
     assert plan(ToyModel(context=4096), EngineSettings(context=128), max_running=2, free_bytes=10**9) == Budget(
-        pages=4, page_tokens=64, context=128, rows=2
+        pages=4, page_tokens=64, context=128, rows=2, slots=4
     )
 
 
@@ -55,6 +55,7 @@ def test_a_shorter_context_is_kept():
         (EngineSettings(kv_mib=2), MIB + BESIDE, "kv_mib: 2 MiB is more than the 1.0 MiB"),
         (EngineSettings(kv_mib=1), MIB + BESIDE + 100, "kv_mib: with it .* are needed and .* are free"),
         (EngineSettings(), PAGE_BYTES, "kv_mib: not even one page"),
+        (EngineSettings(kv_mib=1, arena_mib=9), 3 * MIB, "arena_mib: 9 MiB is more than the 2.0 MiB .* kv_mib"),
     ],
 )
 def test_what_can_not_be_is_refused_by_name(settings: EngineSettings, free: int, words: str):
@@ -78,3 +79,19 @@ def test_a_longer_context_is_served_where_it_is_asked_for():
 def test_rows_and_workspaces_leave_less_for_pages(taker: str, many: int):
     free = 4 * PAGE_BYTES * 10 + BESIDE
     assert planned(free=free, **{taker: many}).pages < 10
+
+
+def test_an_arena_is_as_large_as_it_is_named_or_not_there_at_all():
+    assert planned(arena_mib=3).slots == 3 * MIB // PAGE_BYTES
+    assert planned(arena_mib=0).slots == 0
+    assert planned(arena_mib=0).pages == planned().pages
+
+
+def test_an_arena_that_nobody_names_takes_a_quarter_of_what_the_pages_leave():
+    pages, left = 10 * PAGE_BYTES, 30 * PAGE_BYTES
+    assert planned(free=pages + left + BESIDE).slots == left // 4 // PAGE_BYTES
+
+
+def test_an_arena_that_nobody_names_is_no_larger_than_the_pages_nor_than_its_most():
+    assert planned(kv_mib=1).slots == MIB // PAGE_BYTES
+    assert planned(max_running=4096, context=1 << 20).slots == 1024 * MIB // PAGE_BYTES

@@ -7,7 +7,7 @@ import pytest
 from drive import CHUNK, CONTEXT, GREEDY, PAGE, PAGES, Drive, prompt
 from toy_model import BREAKS_DECODE, BREAKS_READ, END, GIVES_NAN, LAYERS, LOSES_DEVICE, VOCAB, Stopwatch, ToyModel
 
-from strata.engine.engine import Usage
+from strata.engine.holdings import Usage
 from strata.errors import DeviceFault
 from strata.messages import (
     ChunkRead,

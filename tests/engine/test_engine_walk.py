@@ -1,4 +1,4 @@
-"""Any history of opens, hits, steps, grants and closes: nothing leaks, nobody is written over, no token changes."""
+"""Any history of opens, hits, steps, grants, moves and closes: nothing leaks or is written over, no token changes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from strata.messages import (
     Seq,
     SeqFailed,
     Step,
+    SwapIn,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
     Took,
     Wants,
 )
@@ -39,6 +43,10 @@ samplings = st.builds(
     max_tokens=st.integers(1, 8),
 )
 tails = st.sampled_from([(), (), (), (BREAKS_READ,), (GIVES_NAN,)])
+
+
+def _some(places: list[int]) -> st.SearchStrategy[list[int]]:
+    return st.permutations(places) | st.lists(st.sampled_from(places), unique=True) if places else st.just([])
 
 
 def toy(workspaces: int) -> Drive:
@@ -130,10 +138,25 @@ class Walk(RuleBasedStateMachine):
         """With all the pages that it can need: what comes by chance rarely goes far."""
         seq = data.draw(st.sampled_from(sorted(self.live)))
         self._tell_step(Step(self._newest() + 1, (seq,), seq))
-        lacking = len(self.asked[seq][0]) + self.asked[seq][1].max_tokens - PAGE * len(self.drive.held[seq])
+        self.drive.swap_in(seq, self.drive.can_come_back(seq))
+        lacking = len(self.asked[seq][0]) + self.asked[seq][1].max_tokens - PAGE * len(self.drive.places[seq])
         if lacking > 0 and lacking < PAGE * len(self.drive.free):
             self.drive.grant(seq, lacking)
         self.advance(times)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def swap_out(self, data: st.DataObject) -> None:
+        """Some of its pages, or all, in any order."""
+        seq = data.draw(st.sampled_from(sorted(self.live)))
+        pages = data.draw(_some(self.drive.can_leave(seq)))
+        self.drive.swap_out(seq, pages[: len(self.drive.free_slots)])
+
+    @precondition(lambda self: any(self.drive.away.values()))
+    @rule(data=st.data())
+    def swap_in(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(sorted(seq for seq, slots in self.drive.away.items() if slots)))
+        self.drive.swap_in(seq, data.draw(_some(self.drive.can_come_back(seq))))
 
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
@@ -147,11 +170,15 @@ class Walk(RuleBasedStateMachine):
     def advance(self, times: int) -> None:
         for _ in range(times):
             self.drive.model.pages_written.clear()
-            owned = {seq: set(pages[self.known[seq] :]) for seq, pages in self.drive.held.items()}
-            heard = self.heard
+            owned = {seq: set(places[self.known[seq] :]) for seq, places in self.drive.places.items()}
+            coming, heard = self._coming(), self.heard
             self.drive.advance()
-            self._check_pages_written(owned, heard)
+            self._check_pages_written(owned, coming, heard)
             self._hear()
+
+    def _coming(self) -> set[int]:
+        """Pages to which something is being copied back."""
+        return {page for move in self.drive.moving if isinstance(move, SwapIn) for page in move.pages}
 
     def _anybody(self) -> st.SearchStrategy[Seq]:
         """Those that live, those that are gone, and one that never was."""
@@ -159,15 +186,15 @@ class Walk(RuleBasedStateMachine):
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
-    def _check_pages_written(self, owned: dict[Seq, set[int]], heard: int) -> None:
-        """Only pages of those whose slice or row it was, and none that was known."""
+    def _check_pages_written(self, owned: dict[Seq, set[int]], coming: set[int], heard: int) -> None:
+        """Only pages of those whose slice or row it was, and none that was known; or those that come back."""
         ran = set()
         for fact in self.drive.facts[heard:]:
             if isinstance(fact, Decoded):
                 ran.update(row.seq for row in fact.rows)
             elif isinstance(fact, Progress | ChunkRead | SeqFailed):
                 ran.add(fact.seq)
-        allowed = set().union(*(owned.get(seq, set()) for seq in ran))
+        allowed = coming.union(*(owned.get(seq, set()) for seq in ran))
         assert self.drive.model.pages_written <= allowed
 
     def _hear(self) -> None:
@@ -188,10 +215,15 @@ class Walk(RuleBasedStateMachine):
                 assert fact.n == self.in_force.n
                 assert all(row.seq in self.live for row in fact.rows)
                 assert fact.seconds == 0 or {row.seq for row in fact.rows} <= self._allowed()
+                assert all(self._is_here(row.seq) for row in fact.rows)
             case ChunkRead():
                 assert fact.seq in self.live
+                assert self._is_here(fact.seq)
                 self._remember(fact)
             case Progress() | Wants():
+                assert fact.seq in self.live
+                assert self._is_here(fact.seq)
+            case SwappedOut() | SwappedIn():
                 assert fact.seq in self.live
             case SeqFailed():
                 assert alone(self.asked[fact.seq])[1] is not None
@@ -203,6 +235,10 @@ class Walk(RuleBasedStateMachine):
             self.cache.setdefault(tokens[: (place + 1) * PAGE], page)
         self._keep()
 
+    def _is_here(self, seq: Seq) -> bool:
+        """Whether all of its pages are on the device, or it has ended."""
+        return not self.drive.away.get(seq)
+
     def _allowed(self) -> set[Seq]:
         assert self.in_force is not None
         return {*self.in_force.decode, self.in_force.read}
@@ -212,7 +248,10 @@ class Walk(RuleBasedStateMachine):
     def nothing_leaks(self) -> None:
         usage = self.drive.engine.usage()
         assert usage.sequences == len(self.live)
-        assert usage.pages == len(set().union(*self.drive.held.values()))
+        assert usage.pages == len(self._coming().union(*self.drive.held.values()))
+        leaving = (move.slots for move in self.drive.moving if isinstance(move, SwapOut))
+        assert usage.slots == len(set().union(*self.drive.away.values(), *leaving))
+        assert usage.moves == len(self.drive.moving)
         assert usage.half_chunks + usage.workspaces_free == self.workspaces
         assert usage.half_chunks == self.drive.model.open_reads
 
@@ -229,6 +268,9 @@ class Walk(RuleBasedStateMachine):
         """Whoever is left can be brought to its end, in any order."""
         if not hasattr(self, "drive"):
             return
+        self.drive.run_moves()
+        for seq in self.live:
+            self.drive.swap_in(seq)
         for seq in sorted(self.live, reverse=True):
             tokens, sampling = self.asked[seq]
             self.drive.grant(seq, len(tokens) + sampling.max_tokens)
@@ -236,7 +278,7 @@ class Walk(RuleBasedStateMachine):
             self.drive.run(lambda seq=seq: bool(self.drive.ended(seq) or self.drive.error(seq)))
             assert (self.drive.tokens(seq), self.drive.error(seq)) == alone(self.asked[seq])
         usage = self.drive.engine.usage()
-        assert (usage.sequences, usage.pages, usage.half_chunks) == (0, 0, 0)
+        assert (usage.sequences, usage.pages, usage.half_chunks, usage.slots, usage.moves) == (0, 0, 0, 0, 0)
 
 
 TestWalk = Walk.TestCase

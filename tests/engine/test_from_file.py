@@ -52,7 +52,7 @@ def test_memory_that_the_system_does_not_give_refuses_the_start_in_one_line(tiny
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert said.count("\n") == 1
     assert said.startswith(f"{tiny_model_path}: there is not enough memory to start")
-    assert "context or kv_mib" in said
+    assert "context, kv_mib or arena_mib" in said
 
 
 def test_an_engine_takes_the_memory_that_its_budget_counts(tiny_model_path: Path) -> None:
@@ -60,7 +60,9 @@ def test_an_engine_takes_the_memory_that_its_budget_counts(tiny_model_path: Path
     settings = Settings.of(threads=1, max_running=200)
     model = make_model(open_model(tiny_model_path), CpuOps(1))
     budget = plan(model, settings.engine, max_running=200, free_bytes=1 << 30)
-    counted = budget.pages * model.bytes_per_page(budget.page_tokens) + model.bytes_beside_pages(budget.context, 200)
+    counted = (budget.pages + budget.slots) * model.bytes_per_page(budget.page_tokens) + model.bytes_beside_pages(
+        budget.context, 200
+    )
     counted += settings.engine.max_half_read * model.bytes_per_workspace(settings.engine.chunk_tokens)
     tracemalloc.start()
     Engine(model, settings.engine, budget)

@@ -24,7 +24,7 @@ from strata.errors import ModelError
 from strata.messages import EngineDied, FromEngine, Grant, Open, Ready, Sampling, Seq, Step, Stop, Stopped, Took
 
 CHUNK, PAGE = 64, 16
-BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8)
+BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8, slots=40)
 
 
 def toy_engine(model: ToyModel | None = None) -> Engine:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import pytest
 from drive import Drive, prompt
-from parity import DISTURBANCES, OTHERS, PROMPT, SAMPLING, Disturb, Fingerprints, Run, another, llama, numbers, same
+from parity import DISTURBANCES, OTHERS, PROMPT, SAMPLING, Disturb, Fingerprints, Run, another, numbers, same
 
 from strata.messages import Seq
 
@@ -67,14 +66,3 @@ def test_the_size_of_pages_changes_no_token(make: Callable[..., Drive], undistur
     drive = make()
     small = Drive(drive.model, page=1, pages=400)
     assert Run(small).tokens == undisturbed.tokens
-
-
-def test_smollm2_is_parked_without_a_trace(default_model_path: Path):
-    """A sample of slices and steps of a real model."""
-    drive = Drive(llama(default_model_path), pages=40)
-    try:
-        undisturbed = Run(drive)
-        places = [1, 31, 64, 89, 91, 94]
-        same(Run(drive, dict(zip(places, [*DISTURBANCES.values()], strict=True))), undisturbed)
-    finally:
-        drive.engine.close()

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
-from attrs import frozen
 from drive import CHUNK, GREEDY, PAGE, Drive, prompt
-from parity import DISTURBANCES, PROMPT, Disturb, Run, another, llama, numbers
+from parity import (
+    DISTURBANCES,
+    PROMPT,
+    Disturb,
+    Run,
+    another,
+    cached,
+    decoding_differs_from_reading,
+    llama,
+    numbers,
+    reads,
+    same_from_first_chunk_on,
+    shares_and_leaves,
+)
 from toy_model import ToyModel
 
-from strata.engine.engine import Usage
-from strata.messages import ChunkRead, Grant, Open, Seq
+from strata.engine.holdings import Usage
+from strata.messages import Grant, Open, Seq
 
 ONE, TWO, THREE = Seq(1), Seq(2), Seq(3)
-
-
-def reads(drive: Drive, tokens: tuple[int, ...] = PROMPT) -> Seq:
-    """A sequence that has read this prompt, whose page after it is not granted."""
-    seq = Seq(next(numbers))
-    drive.open(seq, tokens, hold=len(tokens))
-    drive.step(read=seq)
-    drive.until_written(seq, 1)
-    drive.step()
-    drive.run()
-    return seq
-
-
-def cached(drive: Drive, known: int, tokens: tuple[int, ...] = PROMPT) -> tuple[int, ...]:
-    """Pages that hold the first `known` of these tokens and that nobody holds."""
-    seq = reads(drive, tokens)
-    pages = tuple(drive.held[seq][: known // drive.page])
-    drive.kept.update(pages)
-    drive.close(seq)
-    return pages
-
-
-def same_from_first_chunk_on(hit: Run, undisturbed: Run) -> None:
-    """The hit's first chunk begins elsewhere; from its end on nothing may differ."""
-    assert hit.tokens == undisturbed.tokens
-    skipped = next(at for at, state in enumerate(hit.prints) if state in undisturbed.prints)
-    assert hit.prints[skipped:] == undisturbed.prints[-len(hit.prints) + skipped :]
-    assert skipped < chunk_slices(hit.drive)
-
-
-def chunk_slices(drive: Drive) -> int:
-    return int(drive.model.slices(CHUNK, 0))
 
 
 # -- the same bits --------------------------------------------------------------------------------------------------
@@ -93,16 +73,6 @@ def test_a_hit_that_is_parked_after_any_slice_or_step_changes_no_bit(
         same_from_first_chunk_on(Run(drive, {place: disturb}, cached=pages), undisturbed)
 
 
-def shares_and_leaves(drive: Drive, victim: Seq) -> None:
-    """Another comes with the victim's own first pages, writes behind them, and leaves."""
-    position = max((f.position for f in drive.facts if isinstance(f, ChunkRead) and f.seq == victim), default=PAGE)
-    seq = Seq(next(numbers))
-    drive.open(seq, (*PROMPT[:position], 5, 6, 7), cached=tuple(drive.held[victim][: position // PAGE]))
-    drive.step(read=seq)
-    drive.until_written(seq, 3)
-    drive.close(seq)
-
-
 def test_pages_that_others_read_too_change_no_bit(make: Callable[..., Drive], undisturbed: Run):
     """Those it found, and those it has read itself."""
     drive = make()
@@ -132,50 +102,16 @@ def test_the_first_holder_may_leave_at_any_slice_or_step(make: Callable[..., Dri
         place += 1
 
 
-def test_smollm2_goes_on_behind_a_cached_beginning(default_model_path: Path):
-    drive = Drive(llama(default_model_path), pages=60)
-    try:
-        undisturbed = Run(drive)
-        pages = cached(drive, len(PROMPT))
-        for known in (PAGE, CHUNK + PAGE):
-            hit = Run(drive, {3: another(1), 33: shares_and_leaves}, cached=pages[: known // PAGE])
-            same_from_first_chunk_on(hit, undisturbed)
-    finally:
-        drive.engine.close()
-
-
 # -- what is not shared ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", ["tiny", "default"])
-def test_decoding_writes_other_bits_than_reading(which: str, request: pytest.FixtureRequest):
+def test_decoding_writes_other_bits_than_reading(tiny_model_path: Path):
     """Why only pages that were read are shared.  Should this fail, written ones may be shared too, and the rule go."""
-    drive = Drive(llama(request.getfixturevalue(f"{which}_model_path")), page=1, pages=80)
+    drive = Drive(llama(tiny_model_path), pages=40)
     try:
-        drive.open(ONE, prompt(1, 20))
-        drive.step(read=ONE)
-        drive.until_written(ONE, 5)
-        drive.step()
-        drive.run()
-        again = (*prompt(1, 20), *drive.tokens(ONE)[:4])
-        drive.open(TWO, again)
-        drive.step(read=TWO)
-        drive.until_written(TWO, 1)
-        written, read = (
-            [piece.tobytes() for piece in drive.model.state_parts(Held(drive.held[seq]), 24)["kv"]]
-            for seq in (ONE, TWO)
-        )
-        assert written[:20] == read[:20]
-        assert all(one != other for one, other in zip(written[20:], read[20:], strict=True))
+        decoding_differs_from_reading(drive)
     finally:
         drive.engine.close()
-
-
-@frozen
-class Held:
-    """A sequence as a model sees it."""
-
-    pages: Sequence[int]
 
 
 # -- who holds what -------------------------------------------------------------------------------------------------

@@ -73,7 +73,10 @@ class ToyModel:
         """Reads whose generator has begun and neither ended nor been closed."""
         self._reads: list[Generator[None, None, Logits]] = []
         """Kept, so that nothing but a close ends them."""
+        self.page_s = 0.001
+        """For a page that is moved."""
         self._page_tokens = 0
+        self._slots = np.zeros((0, 0, LAYERS), dtype=np.uint64)
         self._kv = np.zeros((0, LAYERS), dtype=np.uint64)
 
     # -- the model protocol -----------------------------------------------------------------------------------------
@@ -87,11 +90,24 @@ class ToyModel:
     def bytes_beside_pages(self, context: int, rows: int) -> int:
         return context + 16 * rows
 
-    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int) -> None:
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
         del context, rows
         self._page_tokens = page_tokens
+        self._slots = np.full((slots, page_tokens, LAYERS), 0xDEAD, dtype=np.uint64)
         # Not zeros: what was never written must not be what anybody counts on.
         self._kv = np.full((pages * page_tokens, LAYERS), 0xDEAD, dtype=np.uint64)
+
+    def copy_out(self, page: int, slot: int) -> None:
+        self.watch.now += self.page_s
+        self._slots[slot] = self._page(page)
+
+    def copy_in(self, slot: int, page: int) -> None:
+        self.watch.now += self.page_s
+        self._page(page)[...] = self._slots[slot]
+        self.pages_written.add(page)
+
+    def _page(self, page: int) -> NDArray[np.uint64]:
+        return self._kv[page * self._page_tokens : (page + 1) * self._page_tokens]
 
     def workspace(self, chunk_tokens: int) -> list[int]:
         return [0xDEAD] * chunk_tokens
@@ -112,8 +128,9 @@ class ToyModel:
         return [self._decode(row) for row in rows]
 
     def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:
+        both = np.concatenate([self._kv, self._slots.reshape(-1, LAYERS)])
         where = [self._place(handle, position) for position in range(length)]
-        return {"kv": [memoryview(np.ascontiguousarray(self._kv[where]))]}
+        return {"kv": [memoryview(np.ascontiguousarray(both[where]))]}
 
     def close(self) -> None:
         self.closed = True

@@ -31,6 +31,10 @@ from strata.messages import (
     Step,
     Stop,
     Stopped,
+    SwapIn,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
     Took,
     Wants,
 )
@@ -78,7 +82,15 @@ class Desk:
 
 @asynccontextmanager
 async def running(**named: Any) -> AsyncIterator[Desk]:
-    named = {"page_tokens": 16, "chunk_tokens": 64, "slice_s": 1, "step_s": 1, "slices_per_chunk": 4, **named}
+    named = {
+        "page_tokens": 16,
+        "chunk_tokens": 64,
+        "slice_s": 1,
+        "step_s": 1,
+        "slices_per_chunk": 4,
+        "slots": 8,
+        **named,
+    }
     desk = Desk(ScriptedEngine(**named))
     async with trio.open_nursery() as nursery:
         await nursery.start(desk.run)
@@ -391,6 +403,22 @@ WRONG = {
         Open(Seq(3), PROMPT, GREEDY),
         Grant(Seq(3), (0,)),
     ),
+    "a page to a slot that there is not": (*OPENED, SwapOut(Seq(1), (0,), (8,))),
+    "a page to a slot in use": (*OPENED, SwapOut(Seq(1), (0,), (3,)), SwapOut(Seq(1), (1,), (3,))),
+    "a page that is not its own": (*OPENED, SwapOut(Seq(1), (2,), (0,))),
+    "a page that is being moved": (*OPENED, SwapOut(Seq(1), (0, 0), (0, 1))),
+    "a page that another knows": (*READ, Open(Seq(2), LONG, GREEDY, (0,), 16), SwapOut(Seq(1), (0,), (0,))),
+    "a slot that is not its own": (*OPENED, SwapIn(Seq(1), (0,), (5,))),
+    "a slot to a page in use": (*OPENED, SwapOut(Seq(1), (0,), (0,)), SwapIn(Seq(1), (0,), (1,))),
+    "fewer slots than pages": (*OPENED, SwapOut(Seq(1), (0, 1), (0,))),
+    "known pages in a page that is free": (
+        *READ,
+        SwapOut(Seq(1), (0,), (0,)),
+        Open(Seq(2), PROMPT, GREEDY),
+        Grant(Seq(2), (0,)),
+        Open(Seq(3), LONG, GREEDY, (0,), 16),
+    ),
+    "a move of a stranger": (SwapOut(Seq(9), (0,), (0,)),),
     "a known end inside a page": (*READ, Open(Seq(2), LONG, GREEDY, (0, 1), 30)),
     "pages for a stranger": (Grant(Seq(9), (0,)),),
     "a stranger that reads": (Step(1, read=Seq(9)),),
@@ -433,6 +461,38 @@ async def test_pages_can_be_granted_again_once_their_holder_is_closed(autojump_c
         await trio.sleep(1)
         assert desk.engine.held_pages == 1
         assert desk.engine.half_read == 0
+
+
+async def test_a_page_takes_its_time_to_move_and_what_it_holds_goes_with_it(autojump_clock: MockClock) -> None:
+    async with running(page_s=0.5) as desk:
+        for message in READ:
+            desk.engine.tell(message)
+        await trio.sleep(10)
+        desk.engine.tell(SwapOut(Seq(1), (0, 1), (5, 6)))
+        await trio.sleep(0.75)
+        assert (desk.engine.held_pages, desk.engine.held_slots, desk.engine.ran("page")) == (8, 2, 1)
+        await trio.sleep(1)
+        assert desk.facts[-1] == SwappedOut(Seq(1), (0, 1), (5, 6), 1.0)
+        assert (desk.engine.held_pages, desk.engine.held_slots) == (6, 2)
+        desk.engine.tell(SwapIn(Seq(1), (6, 5), (40, 41)))
+        await trio.sleep(2)
+        assert desk.facts[-1] == SwappedIn(Seq(1), (6, 5), (40, 41), 1.0)
+        desk.engine.tell(Open(Seq(2), LONG, GREEDY, (41, 40), 32))
+        await trio.sleep(1)
+        assert (desk.engine.held_pages, desk.engine.held_slots) == (8, 0)
+
+
+async def test_a_step_comes_between_two_pages(autojump_clock: MockClock) -> None:
+    async with running(page_s=1) as desk:
+        desk.open(1)
+        desk.engine.tell(SwapOut(Seq(1), (8, 9, 10), (0, 1, 2)))
+        await trio.sleep(1.5)
+        desk.engine.tell(Step(1, read=Seq(1)))
+        await trio.sleep(1)
+        assert desk.facts == [Took(1)]
+        await trio.sleep(10)
+        assert isinstance(desk.facts[-1], SwappedOut)
+        assert desk.engine.ran("slice") == 0
 
 
 # -- what ships with it -----------------------------------------------------------------------------------------------

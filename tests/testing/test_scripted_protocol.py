@@ -13,7 +13,7 @@ from strata.testing import ScriptedEngine
 
 
 def scripted() -> EngineHost:
-    return ScriptedEngine(pages=80, page_tokens=16, chunk_tokens=64, slices_per_chunk=4, strict=False)
+    return ScriptedEngine(pages=80, page_tokens=16, chunk_tokens=64, slices_per_chunk=4, slots=40, strict=False)
 
 
 @pytest.mark.parametrize("holds", protocol.ALL, ids=lambda holds: holds.__name__)
