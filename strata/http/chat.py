@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from strata.http.answer import AnswerMessage, ChatAnswer, Choice, Chunk, logprob
 from strata.http.asked import PRIORITY_HEADER, Asked, asked, header_priority
 from strata.http.body import BodyDecoder
 from strata.http.errors import BodyTooLarge
-from strata.http.pump import PumpResponse, Write
+from strata.http.pump import PumpResponse, Writer
 from strata.http.route import Edge, Route, current_visit, encoded_response, note, refused
 from strata.http.schema import ChatBody, StrictChatBody
 from strata.http.security import Access
@@ -142,11 +143,10 @@ class Telling:
         self._begun = False
         self._role_told = False
         self._answering = False
-        self._writing = 0
         self._due = math.inf
         self.response = PumpResponse(self._pump)
 
-    async def _pump(self, write: Write) -> TrioResponse | None:
+    async def _pump(self, write: Writer) -> TrioResponse | None:
         wish = self._wish
         try:
             async with self._runtime.submit(wish.request, max_priority=wish.max_priority) as stream:
@@ -159,25 +159,34 @@ class Telling:
             return await self._fail(error, write)
         return None
 
-    async def _tell(self, stream: Stream, write: Write) -> None:
+    async def _tell(self, stream: Stream, write: Writer) -> None:
         self._due = trio.current_time() + min(FIRST_COMMENT_S, self._comment_s)
-        async with trio.open_nursery() as nursery:
-            # Beside it and not a deadline for each batch, which would cost more than all the rest of an event.
-            nursery.start_soon(self._give_signs, stream, write)
-            while stream.summary is None:
-                await self._write(write, self._said(await stream.batch()))
-            nursery.cancel_scope.cancel()
-        self._visit.finish_reason = stream.summary.finish_reason
-
-    async def _give_signs(self, stream: Stream, write: Write) -> None:
-        """Say where it stands whenever nothing else was sent for a while."""
         while True:
-            await trio.sleep_until(self._due)
-            if self._writing:
-                # A client that is slow to take what it has needs no more of it.
+            rest: Awaitable[None] | None = None
+            # Not a deadline for each batch, nor one moved by each: that would cost more than the rest of an event.
+            with trio.CancelScope(deadline=self._due) as patience:
+                rest = await self._tell_at_once(stream, write)
+            # Here, where no patience of ours cuts a write.
+            if rest is not None:
+                await rest
                 self._due = trio.current_time() + self._patience()
-            elif trio.current_time() >= self._due:
+            elif patience.cancelled_caught and trio.current_time() >= self._due:
                 await self._write(write, self._standing(stream.figures()))
+            if stream.summary is not None:
+                self._visit.finish_reason = stream.summary.finish_reason
+                return
+
+    async def _tell_at_once(self, stream: Stream, write: Writer) -> Awaitable[None] | None:
+        """Tell what comes, to the end, or until the client is slower: then what is returned has to be awaited."""
+        while True:
+            rest = self._give(write, self._said(await stream.batch()))
+            if rest is not None or stream.summary is not None:
+                return rest
+
+    def _give(self, write: Writer, data: bytes) -> Awaitable[None] | None:
+        self._begun = True
+        self._due = trio.current_time() + self._patience()
+        return write.at_once(data)
 
     def _patience(self) -> float:
         waits = self._wish.return_progress and not self._answering
@@ -199,7 +208,7 @@ class Telling:
         told, self._role_told = self._role_told, True
         return b"" if told else self._events.first()
 
-    async def _fail(self, error: Exception, write: Write) -> TrioResponse | None:
+    async def _fail(self, error: Exception, write: Writer) -> TrioResponse | None:
         if self._begun:
             await write(error_event(note(error, self._visit).encode()))
             return None
@@ -209,13 +218,9 @@ class Telling:
             response.headers.setdefault(name, value)
         return response
 
-    async def _write(self, write: Write, data: bytes) -> None:
+    async def _write(self, write: Writer, data: bytes) -> None:
         self._begun = True
-        self._writing += 1
-        try:
-            await write(data)
-        finally:
-            self._writing -= 1
+        await write(data)
         self._due = trio.current_time() + self._patience()
 
 

@@ -21,7 +21,7 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from strata.http.errors import as_internal
-from strata.http.exchange import DONE, App, Exchanges, Limits, OnAccess
+from strata.http.exchange import DONE, App, Breath, Exchanges, Limits, OnAccess
 from strata.http.protocols import H2, H11
 from strata.http.wire import FINISH_S, Wire
 
@@ -30,8 +30,6 @@ RECEIVE_BYTES: Final = 16 * 1024
 LINGER_S: Final = 2.0
 """How long a client may go on sending after its last answer.  Closing at once would reset it, and it might never read
 the answer that says why."""
-YIELD_AFTER: Final = 32
-"""Writes that went out at once, before a writer lets others run."""
 
 
 @frozen
@@ -59,7 +57,7 @@ class Connection:
         self._protocol: H11 | H2
         self._writing = trio.Lock()
         self._unsent = bytearray()
-        self._writes = 0
+        self._breath = Breath()
         self._gone = False
         self._ending = False
         self._reading = trio.CancelScope()
@@ -206,8 +204,8 @@ class Connection:
             self._be_idle() if event.idle else self._be_busy()
         return DONE
 
-    def send_at_once(self, data: bytes) -> Awaitable[None]:
-        """Write now what the kernel takes, whole and in order as all else; what is returned waits for the rest.
+    def send_at_once(self, data: bytes) -> Awaitable[None] | None:
+        """Write now what the kernel takes, whole and in order as all else.  None: all; else the rest has to be awaited.
 
         Raises trio.WouldBlock, with nothing written, where others are writing, all is over, or TLS is in between.
         """
@@ -218,8 +216,10 @@ class Connection:
         except trio.BrokenResourceError:
             self._lose()
             return trio.lowlevel.checkpoint()
+        if not rest:
+            return None
         self._unsent += rest
-        return self._flush() if rest else self._breathe()
+        return self._flush()
 
     async def _write(self, data: bytes) -> None:
         """Returns when the bytes are the kernel's.  Whole and in order, whoever is cancelled: the protocols have
@@ -229,11 +229,11 @@ class Connection:
             await trio.lowlevel.checkpoint()
             return
         try:
-            written = self.send_at_once(data)
+            rest = self.send_at_once(data)
         except trio.WouldBlock:
             self._unsent += data
-            written = self._flush()
-        await written
+            rest = self._flush()
+        await (self._breath.take() if rest is None else rest)
 
     async def _flush(self) -> None:
         """Send all that is unsent, by others too.  One that is cancelled while it waits leaves its bytes to them."""
@@ -263,11 +263,6 @@ class Connection:
                 if finishing.cancelled_caught:
                     self._lose()
             raise
-
-    def _breathe(self) -> Awaitable[None]:
-        self._writes += 1
-        whole = self._writes % YIELD_AFTER == 0
-        return trio.lowlevel.checkpoint() if whole else trio.lowlevel.checkpoint_if_cancelled()
 
     def _lose(self) -> None:
         """The client is gone or takes nothing: the reader finds the socket closed, and ends it all."""

@@ -24,15 +24,15 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-AtOnce: TypeAlias = Callable[[bytes], Awaitable[None]]
-"""Sends a part of a body in the call itself; what it returns waits for what the kernel didn't take."""
+AtOnce: TypeAlias = Callable[[bytes], Awaitable[None] | None]
+"""Sends a part of a body in the call itself.  None: all of it went; else what is left of it has to be awaited."""
 
 PART_BYTES: Final = 256
 """A body's parts (chunks, frames, or what one read brought) are at least so large, on the average."""
 FREE_PARTS: Final = 4096
 """So many of a body may be smaller."""
 YIELD_AFTER: Final = 32
-"""Parts, before the connection that brought them lets others run."""
+"""Parts that came or went without waiting, before their connection lets others run."""
 CLIENT_LEFT: Final = 499
 """What a log calls the status of an answer that nobody waited for."""
 
@@ -77,6 +77,20 @@ def encoded(refused: Refusal) -> tuple[list[tuple[bytes, bytes]], bytes]:
     return [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *own], body
 
 
+class Breath:
+    """A checkpoint after what was done at once: a cancel is met by each, and every so often the others run."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def take(self) -> Awaitable[None]:
+        self._taken += 1
+        deep = self._taken % YIELD_AFTER == 0
+        return trio.lowlevel.checkpoint() if deep else trio.lowlevel.checkpoint_if_cancelled()
+
+
 class _Done:
     """What Hypercorn awaits, of something that was done at once."""
 
@@ -94,7 +108,8 @@ class Exchange:
         self._app, self.scope, self._send_on = app, scope, send
         self._at_once = at_once
         self._limits = limits
-        self._tell, self._hear = trio.open_memory_channel[Message](math.inf)
+        self._unheard: list[Message] = []
+        self._hearer = trio.lowlevel.ParkingLot()
         self._call = trio.CancelScope(deadline=trio.current_time() + limits.body_timeout_s)
         self._received = self._parts = 0
         self._status: int | None = None
@@ -124,7 +139,8 @@ class Exchange:
             return
         if not message["more_body"]:
             self._call.deadline = math.inf
-        self._tell.send_nowait(message)
+        self._unheard.append(message)
+        self._hearer.unpark_all()
 
     def _too_much(self) -> Refusal | None:
         if self._received > self._limits.body_bytes:
@@ -146,13 +162,13 @@ class Exchange:
         """The whole exchange.  Lets out only what must end the connection: Cancelled, and a protocol's own failure."""
         try:
             with self._call:
-                await self._app(self.scope, self._hear.receive, Sender(self))
+                await self._app(self.scope, Hearing(self), Sender(self))
         except Exception as error:
             self._refused = refusal(error)
         finally:
             late = self._call.cancelled_caught and not self._decided
             self._decided = True
-            self._hear.close()
+            self._unheard.clear()
         if late:
             self._refused = too_slow(self._limits.body_timeout_s)
         # Nobody is left without an answer, and nobody takes half of one for the whole: what is begun and not finished
@@ -161,6 +177,13 @@ class Exchange:
             await self._refuse(self._refused or refusal(RuntimeError("the app did not answer")))
         await self._send_on(None)
 
+    async def receive(self) -> Message:
+        """The next part of the body.  That the client left is never told: this task is cancelled then."""
+        await trio.lowlevel.checkpoint()
+        while not self._unheard:
+            await self._hearer.park()
+        return self._unheard.pop(0)
+
     async def _refuse(self, refused: Refusal) -> None:
         headers, body = encoded(refused)
         if self.scope["http_version"].startswith("1"):
@@ -168,7 +191,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": refused.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def body_at_once(self, data: bytes) -> Awaitable[None]:
+    def body_at_once(self, data: bytes) -> Awaitable[None] | None:
         """As the message `http.response.body` with more to come, but sent in this very call as far as that can be."""
         if self._at_once is not None and self._status is not None and not self._decided:
             try:
@@ -186,6 +209,18 @@ class Exchange:
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._decided = True
         await self._send_on(message)
+
+
+class Hearing:
+    """What the app gets to receive by.  Who knows it need not wait for the client's leaving."""
+
+    __slots__ = ("_receive",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._receive = exchange.receive
+
+    def __call__(self) -> Awaitable[Message]:
+        return self._receive()
 
 
 class Sender:

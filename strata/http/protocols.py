@@ -7,7 +7,7 @@ Nothing here waits for the app: a reader that waits doesn't see its client leave
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from hypercorn.protocol.h11 import H11Protocol
 
 from strata.errors import InvalidRequest
 from strata.http.errors import STATUS_TYPES, ErrorAnswer, ErrorBody, Refusal, refusal
-from strata.http.exchange import DONE, encoded, too_large
+from strata.http.exchange import DONE, AtOnce, encoded, too_large
 from strata.http.frames import Calm
 
 MAX_PIPELINED_BYTES: Final = 64 * 1024
@@ -96,9 +96,7 @@ class _Gate:
 class H11(H11Protocol):
     """HTTP/1.1 that reads while it answers, ignores upgrades, and lets nothing but a plain request in."""
 
-    def __init__(
-        self, *args: Any, body_bytes: int, allow_h2c: bool, send_at_once: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, *args: Any, body_bytes: int, allow_h2c: bool, send_at_once: AtOnce) -> None:
         super().__init__(*args)
         self.can_read: Any = _Gate()
         self._body_bytes = body_bytes
@@ -197,8 +195,8 @@ class H11(H11Protocol):
             and all(name.lower() != b"content-length" for name, _ in response.headers)
         )
 
-    def body_at_once(self, data: bytes) -> Awaitable[None]:
-        """Send a part of the body now, as far as the kernel takes it; what is returned waits for the rest.
+    def body_at_once(self, data: bytes) -> Awaitable[None] | None:
+        """Send a part of the body now, as far as the kernel takes it.  None: all; else the rest has to be awaited.
 
         A chunk has no state, so h11 needn't hear of it: all its layers together cost more than the rest of an event.
         Raises trio.WouldBlock, with nothing sent, where the body is not sent in chunks or others are writing.

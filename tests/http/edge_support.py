@@ -27,7 +27,7 @@ from quart_trio import QuartTrio
 
 from strata.config import ServeSettings
 from strata.http.exchange import Access
-from strata.http.pump import PumpResponse, Write, use_pumps
+from strata.http.pump import PumpResponse, Writer, use_pumps
 from strata.http.serve import Tls, serve
 
 CERTIFICATE = Path(__file__).with_name("edge_certificate.pem")
@@ -91,7 +91,7 @@ def make_app(told: Told) -> QuartTrio:
 
     @app.route("/stream", methods=["GET", "POST"])
     async def stream() -> PumpResponse:
-        async def pump(write: Write) -> None:
+        async def pump(write: Writer) -> None:
             await write(b"data: first\n\n")
             await watched("stream", trio.sleep_forever)()
 
@@ -99,7 +99,7 @@ def make_app(told: Told) -> QuartTrio:
 
     @app.get("/flood")
     async def flood() -> PumpResponse:
-        async def pump(write: Write) -> None:
+        async def pump(write: Writer) -> None:
             async def for_ever() -> None:
                 while True:
                     await write(b"x" * 16384)
@@ -111,7 +111,7 @@ def make_app(told: Told) -> QuartTrio:
 
     @app.get("/count/<int:last>")
     async def count(last: int) -> PumpResponse:
-        async def pump(write: Write) -> None:
+        async def pump(write: Writer) -> None:
             for n in range(last):
                 await write(b"%d\n" % n)
 
@@ -119,7 +119,7 @@ def make_app(told: Told) -> QuartTrio:
 
     @app.get("/ticks")
     async def ticks() -> PumpResponse:
-        async def pump(write: Write) -> None:
+        async def pump(write: Writer) -> None:
             n = 0
             while not go.is_set():
                 await write(b"%d\n" % n)
@@ -130,7 +130,7 @@ def make_app(told: Told) -> QuartTrio:
 
     @app.get("/boom")
     async def boom() -> PumpResponse:
-        async def pump(write: Write) -> None:
+        async def pump(write: Writer) -> None:
             await write(b"data: half\n\n")
             raise ValueError("a secret")
 

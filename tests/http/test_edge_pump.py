@@ -12,7 +12,7 @@ from quart import Response
 from quart_trio import QuartTrio
 
 from strata.errors import Overloaded
-from strata.http.pump import Pump, PumpResponse, Write
+from strata.http.pump import Pump, PumpResponse, Writer
 
 HOST = b"Host: a\r\n"
 
@@ -51,7 +51,7 @@ def body_of(answered: bytes) -> bytes:
 async def test_the_status_line_goes_out_with_the_first_write() -> None:
     go = trio.Event()
 
-    async def pump(write: Write) -> None:
+    async def pump(write: Writer) -> None:
         await go.wait()
         await write(b"now")
 
@@ -69,7 +69,7 @@ async def test_the_status_line_goes_out_with_the_first_write() -> None:
 
 
 async def test_a_pump_may_answer_something_else_before_its_first_write() -> None:
-    async def pump(_write: Write) -> Any:
+    async def pump(_write: Writer) -> Any:
         return Response("busy", 429)
 
     async with running(app=app_with(pump)) as server:
@@ -81,7 +81,7 @@ async def test_a_pump_may_answer_something_else_before_its_first_write() -> None
 async def test_an_error_before_the_first_write_is_answered_by_the_table() -> None:
     """B62: admission happens inside the pump, and 429 with `Retry-After` is still possible there."""
 
-    async def pump(_write: Write) -> None:
+    async def pump(_write: Writer) -> None:
         raise Overloaded("the queue is full", retry_after_s=7)
 
     async with running(app=app_with(pump)) as server:
@@ -100,7 +100,7 @@ async def test_an_error_after_the_first_write_cuts_the_stream() -> None:
 
 
 async def test_a_pump_that_writes_nothing_sends_an_empty_body() -> None:
-    async def pump(_write: Write) -> None:
+    async def pump(_write: Writer) -> None:
         await trio.lowlevel.checkpoint()
 
     async with running(app=app_with(pump)) as server:
@@ -115,7 +115,7 @@ async def test_a_head_request_gets_no_body() -> None:
 
 
 async def test_tasks_that_write_first_at_once_send_one_status_line() -> None:
-    async def pump(write: Write) -> None:
+    async def pump(write: Writer) -> None:
         async with trio.open_nursery() as nursery:
             for n in range(8):
                 nursery.start_soon(write, b"%d\n" % n)
@@ -126,7 +126,7 @@ async def test_tasks_that_write_first_at_once_send_one_status_line() -> None:
         assert sorted(body_of(answered).split()) == [b"%d" % n for n in range(8)]
 
 
-async def torn_by_cancels(write: Write) -> None:
+async def torn_by_cancels(write: Writer) -> None:
     """One task writes numbers; beside it, beats begin, block, and are cancelled at every moment."""
 
     async def beat(scope: trio.CancelScope) -> None:
@@ -165,7 +165,7 @@ async def test_a_cancelled_write_tears_no_stream(over: str) -> None:
 async def test_a_pump_that_never_waits_lets_others_run() -> None:
     """B66: a reader as fast as the writer doesn't have the loop to itself."""
 
-    async def pump(write: Write) -> None:
+    async def pump(write: Writer) -> None:
         while True:
             await write(b"y")
 
