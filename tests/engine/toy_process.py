@@ -20,7 +20,7 @@ from strata.engine.engine import Engine
 from strata.engine.spec import EngineSpec
 
 CHUNK, PAGE = 64, 16
-BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8)
+BUDGET = Budget(pages=96, page_tokens=PAGE, context=1024, rows=8, slots=40)
 
 
 class SlowToy(ToyModel):

@@ -131,7 +131,7 @@ def toy_on_thread() -> EngineHost:
 
 
 def scripted(*mishaps: Mishap) -> ChaosHost:
-    engine = ScriptedEngine(pages=80, page_tokens=16, chunk_tokens=64, slices_per_chunk=4, strict=False)
+    engine = ScriptedEngine(pages=80, page_tokens=16, chunk_tokens=64, slices_per_chunk=4, slots=40, strict=False)
     return ChaosHost(engine, *mishaps)
 
 
