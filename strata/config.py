@@ -121,6 +121,20 @@ def _preempt(value: str) -> Preempt:
         raise ConfigError("preempt", f"{value!r} is not one of {', '.join(Preempt)}") from None
 
 
+class OnEngineDeath(StrEnum):
+    """What becomes of the requests whose state died with the engine."""
+
+    FAIL = "fail"
+    REPLAY = "replay"
+
+
+def _on_engine_death(value: str) -> OnEngineDeath:
+    try:
+        return OnEngineDeath(value)
+    except ValueError:
+        raise ConfigError("on_engine_death", f"{value!r} is not one of {', '.join(OnEngineDeath)}") from None
+
+
 @frozen(kw_only=True)
 class SchedulerSettings:
     """What `scheduling/` decides by; the rules (R1, R2, ...) are in docs/scheduling.md."""
@@ -163,6 +177,15 @@ class SchedulerSettings:
     max_queued_tokens: int = _setting(1_000_000, _whole(1), "prompt tokens that may wait; beyond: 429")
     max_wait_s: float | None = _setting(
         None, _optional(_number(0, 86400, open_low=True)), "how long a request may wait in the queue; beyond: 503"
+    )
+    on_engine_death: OnEngineDeath = _setting(
+        OnEngineDeath.FAIL,
+        None,
+        "what becomes of requests whose state died with the engine: fail, or replay by the next one",
+        converter=_on_engine_death,
+    )
+    max_replays: int = _setting(
+        1, _whole(0), "replays of a request that may have killed the engine itself; parked ones are always replayed"
     )
 
 

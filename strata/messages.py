@@ -16,7 +16,7 @@ from strata.errors import StrataError
 Seq = NewType("Seq", int)
 """Names a sequence for the life of a runtime; numbered in order of submission, never used twice."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when a message changes its meaning, so that two halves of different builds refuse each other."""
 
 
@@ -269,6 +269,8 @@ class Decoded:
     rows: tuple[Row, ...]
     seconds: float
     """Engine time of the step; 0 for a first token, whose time is its chunk's."""
+    again: tuple[Seq, ...] = ()
+    """Those that took part without a row: the token after it is one of their `Open.written`."""
 
 
 @frozen

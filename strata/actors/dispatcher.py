@@ -102,6 +102,9 @@ class _Entry:
     short: bool
     """As the scheduler saw it when it came."""
     started: bool = False
+    """Also while it is queued again because an engine died."""
+    written: list[int] = field(factory=list)
+    """The tokens that its reader was told."""
     read: int = 0
     """Tokens of the prompt that are read, as far as the metrics know."""
     last_token: float | None = None
@@ -217,10 +220,10 @@ class Dispatcher(Actor[ToDispatcher]):
                 self._end_queued(Cancelled("shutdown"), now)
             case Ready():
                 self._start(message, now)
-            case EngineDied(reason):
-                self._lose_engine(f"the engine died: {reason}", now)
+            case EngineDied():
+                self._lose_engine(f"the engine died: {message.reason}", now, step=message.last_step)
             case Replacing() | Stopped():
-                self._lose_engine("the engine is being replaced", now)
+                self._lose_engine("the engine is being replaced", now, blamed=False)
             case NoEngine(error):
                 self._give_up(error, now)
             case _ if self._scheduler is not None and self._engine is not None:
@@ -301,7 +304,7 @@ class Dispatcher(Actor[ToDispatcher]):
             except StrataError as error:
                 scheduler.withdraw(seq, Failed(error), now)
 
-    def _lose_engine(self, reason: str, now: float) -> None:
+    def _lose_engine(self, reason: str, now: float, *, step: int | None = None, blamed: bool = True) -> None:
         """The one place that decides what an engine's end means.  Others say whether another comes."""
         self.without = reason
         if self._engine is None:
@@ -309,14 +312,14 @@ class Dispatcher(Actor[ToDispatcher]):
         self._engine = None
         self._sent.steps.clear()
         if self._scheduler is not None:
-            self._scheduler.died(EngineUnavailable(reason), now)
+            self._scheduler.died(EngineUnavailable(reason), now, step=step, blamed=blamed)
 
     def _wait_for_engine(self, scheduler: Scheduler, now: float) -> None:
         at = scheduler.wait_for_engine(now)
         self._wake_at = math.inf if at is None else at
 
     def _give_up(self, error: EngineUnavailable, now: float) -> None:
-        self._lose_engine(str(error), now)
+        self._lose_engine(str(error), now, blamed=False)
         self._gone = error
         for seq in tuple(self._entries):
             self._withdraw(seq, Failed(error), now)
@@ -364,6 +367,7 @@ class Dispatcher(Actor[ToDispatcher]):
                 self._metrics.next_token(now - entry.last_token)
             entry.last_token = now
             self._metrics.tokens_written(1)
+            entry.written.append(row.token)
             entry.reader.tell(Tokens(row.seq, (row,)))
 
     def _tell_engine(self, message: ToEngine) -> None:
@@ -385,9 +389,11 @@ class Dispatcher(Actor[ToDispatcher]):
 
     def _open(self, entry: _Entry, opening: Opening) -> None:
         submit = entry.submit
-        entry.started, entry.read = True, opening.known
+        entry.started, entry.read = True, max(entry.read, opening.known)
         self._metrics.looked_up(len(submit.tokens), known=opening.known)
-        self._tell_engine(Open(submit.seq, submit.tokens, submit.sampling, opening.pages, opening.known))
+        self._tell_engine(
+            Open(submit.seq, submit.tokens, submit.sampling, opening.pages, opening.known, tuple(entry.written))
+        )
 
 
 def must_fit(submit: Submit, ready: Ready) -> None:

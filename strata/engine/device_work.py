@@ -50,12 +50,14 @@ def drop_chunk(workspaces: Workspaces, sequence: Sequence) -> None:
 
 
 def decode(model: Model, sequences: collections.abc.Sequence[Sequence]) -> list[Logits | Exception]:
-    """The logits after each sequence's last token, or what the model raised for it.
+    """The logits after the next token of each sequence, or what the model raised for it.
+
+    That token is the last that it wrote, but for one that repeats what was written before (`Open.written`).
 
     A DeviceFault or a MemoryError is raised.  If the step raises another, nobody knows for whom: then each row is
     computed alone, which gives the same bits.
     """
-    rows = [DecodeRow(sequence, sequence.written[-1], sequence.position) for sequence in sequences]
+    rows = [DecodeRow(one, one.written[one.position - len(one.prompt)], one.position) for one in sequences]
     try:
         return list(model.decode(rows))
     except (DeviceFault, MemoryError):

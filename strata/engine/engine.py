@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from strata.config import EngineSettings
@@ -324,7 +324,7 @@ class Engine:
             chunk = sequence.chunk or begin_chunk(self._model, self._workspaces, sequence)
             logits = chunk.run_slice()
             choice = None
-            if logits is not None and chunk.end == len(sequence.prompt):
+            if logits is not None and chunk.end == len(sequence.prompt) and not sequence.written:
                 choice = sequence.next_token(logits, self._end_ids)
         except (DeviceFault, MemoryError):
             raise
@@ -342,7 +342,7 @@ class Engine:
             sequence.position = chunk.end
             self._facts.append(ChunkRead(sequence.seq, chunk.end, seconds))
         row = None if choice is None else self._write(sequence, choice)
-        self._trace_slice(sequence, chunk, row)
+        self._trace_slice(sequence, chunk)
         if row is not None:
             self._publish([row], seconds=0.0)
 
@@ -356,20 +356,26 @@ class Engine:
         seconds = self._clock() - started
         self._credit.decoded(seconds, self._in_force())
         rows: list[Row] = []
+        again: list[Seq] = []
         for sequence, outcome in zip(sequences, outcomes, strict=True):
-            if isinstance(outcome, Choice):
-                sequence.position += 1
-                rows.append(self._write(sequence, outcome))
-                self._trace_decode(sequence, outcome.token)
-            else:
+            if isinstance(outcome, Exception):
                 self._fail(sequence, outcome)
-        if rows:
-            self._publish(rows, seconds)
+                continue
+            sequence.position += 1
+            if outcome is None:
+                again.append(sequence.seq)
+            else:
+                rows.append(self._write(sequence, outcome))
+            self._trace_decode(sequence)
+        if rows or again:
+            self._publish(rows, seconds, again)
 
-    def _chosen(self, sequence: Sequence, result: Logits | Exception) -> Choice | Exception:
-        """The sequence's next token, or what stands in its way."""
+    def _chosen(self, sequence: Sequence, result: Logits | Exception) -> Choice | Exception | None:
+        """The sequence's next token, or what stands in its way; None where it is written already."""
         if isinstance(result, Exception):
             return result
+        if sequence.repeats:
+            return None
         try:
             return sequence.next_token(result, self._end_ids)
         except MemoryError:
@@ -380,9 +386,9 @@ class Engine:
     def _write(self, sequence: Sequence, choice: Choice) -> Row:
         return sequence.write(choice, self._end_ids, self._budget.context)
 
-    def _publish(self, rows: list[Row], seconds: float) -> None:
+    def _publish(self, rows: list[Row], seconds: float, again: Iterable[Seq] = ()) -> None:
         """Says the rows; who has written its last token is forgotten."""
-        self._facts.append(Decoded(self._in_force().n, tuple(rows), seconds))
+        self._facts.append(Decoded(self._in_force().n, tuple(rows), seconds, tuple(again)))
         for row in rows:
             if row.ended is not None:
                 self._forget(self._sequences[row.seq])
@@ -417,18 +423,19 @@ class Engine:
 
     # -- trace ------------------------------------------------------------------------------------------------------
 
-    def _trace_slice(self, sequence: Sequence, chunk: HalfChunk, row: Row | None) -> None:
+    def _trace_slice(self, sequence: Sequence, chunk: HalfChunk) -> None:
         if self._trace is not None:
             self._trace.slice(
                 sequence.seq,
                 position=sequence.position,
                 chunk=chunk.index,
                 done=chunk.done,
-                token=None if row is None else row.token,
+                token=None if sequence.unread else sequence.repeated[0],
                 state=self.fingerprint(sequence.seq),
             )
 
-    def _trace_decode(self, sequence: Sequence, token: int) -> None:
+    def _trace_decode(self, sequence: Sequence) -> None:
         if self._trace is not None:
+            token = sequence.repeated[-1]
             state = self.fingerprint(sequence.seq)
             self._trace.decode(sequence.seq, position=sequence.position, token=token, state=state)

@@ -27,9 +27,9 @@ def engine_parts(sequence: Sequence) -> Parts:
     chunk = sequence.chunk
     half = "none" if chunk is None else f"{chunk.start}..{chunk.end}: {chunk.done} of {chunk.total}"
     return {
-        "tokens": (np.asarray(sequence.tokens, dtype="<i8").tobytes(),),
+        "tokens": (np.asarray((*sequence.prompt, *sequence.repeated), dtype="<i8").tobytes(),),
         "position": (str(sequence.position).encode(),),
-        "sampler": (repr(sequence.sampling).encode(), str(len(sequence.written)).encode()),
+        "sampler": (repr(sequence.sampling).encode(), str(len(sequence.repeated)).encode()),
         "chunk": (half.encode(),),
     }
 

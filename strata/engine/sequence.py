@@ -53,7 +53,7 @@ class Sequence:
         self.seq = opened.seq
         self.prompt = opened.tokens
         self.sampling = opened.sampling
-        self.written: list[int] = []
+        self.written = list(opened.written)
         self.pages: list[int] = []
         """One that lies in the arena has a number behind those of the device."""
         self.away = 0
@@ -73,6 +73,16 @@ class Sequence:
     def tokens(self) -> tuple[int, ...]:
         """Prompt and answer."""
         return (*self.prompt, *self.written)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the token after the next decode step is written already, by an engine before this one."""
+        return self.position < len(self.prompt) + len(self.written) - 1
+
+    @property
+    def repeated(self) -> list[int]:
+        """What is written, as far as this engine is with it."""
+        return self.written[: max(0, self.position - len(self.prompt) + 1)]
 
     @property
     def unread(self) -> bool:
@@ -121,8 +131,10 @@ def check_tokens(opened: Open, *, vocab_size: int, context: int, page_tokens: in
         raise SequenceFailed("the prompt is empty")
     if len(opened.tokens) >= context:
         raise SequenceFailed(f"the prompt's {len(opened.tokens)} tokens leave no room in a context of {context}")
-    if min(opened.tokens) < 0 or max(opened.tokens) >= vocab_size:
+    if not all(0 <= token < vocab_size for token in (*opened.tokens, *opened.written)):
         raise SequenceFailed(f"a token of the prompt is not one of the model's {vocab_size}")
+    if len(opened.tokens) + len(opened.written) >= context or len(opened.written) >= opened.sampling.max_tokens:
+        raise SequenceFailed(f"with {len(opened.written)} tokens written it has ended already")
     # Whole pages, because what is behind the known beginning is written, and a shared page never is.
     if opened.known != len(opened.pages) * page_tokens or opened.known >= len(opened.tokens):
         raise SequenceFailed(f"{opened.known} known tokens do not fit {len(opened.pages)} pages and the prompt")

@@ -28,6 +28,7 @@ class Event(StrEnum):
     PARKED = "parked"
     RESUMED = "resumed"
     PROMPT_READ = "prompt read"
+    REPLAYED = "replayed"
     ENDED = "ended"
 
 
@@ -39,20 +40,24 @@ TABLE: Final[dict[State, dict[Event, State]]] = {
     State.READING: {
         Event.PARKED: State.PARKED_READING,
         Event.PROMPT_READ: State.DECODING,
+        Event.REPLAYED: State.QUEUED,
         Event.ENDED: State.DONE,
     },
     State.PARKED_READING: {
         Event.RESUMED: State.READING,
         # The step that parks a read can cross the fact that its last chunk is done.
         Event.PROMPT_READ: State.PARKED_DECODING,
+        Event.REPLAYED: State.QUEUED,
         Event.ENDED: State.DONE,
     },
     State.DECODING: {
         Event.PARKED: State.PARKED_DECODING,
+        Event.REPLAYED: State.QUEUED,
         Event.ENDED: State.DONE,
     },
     State.PARKED_DECODING: {
         Event.RESUMED: State.DECODING,
+        Event.REPLAYED: State.QUEUED,
         Event.ENDED: State.DONE,
     },
     State.DONE: {},

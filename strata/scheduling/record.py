@@ -84,6 +84,10 @@ class Record:
     chunk_before: tuple[int, int] | None = None
     """Tokens and slices of the last whole chunk."""
     written: int = 0
+    again: int = 0
+    """Decode steps until the engine stands where one before it stood (R10)."""
+    deaths: int = 0
+    """Of engines, that it may have killed."""
     wants_since: float | None = None
     """Since when it stands at the end of its pages."""
 
@@ -164,7 +168,7 @@ class Record:
     @property
     def stands_at(self) -> int:
         """Its position, with what is done of its chunk and what is written (tokens)."""
-        return self.prompt_tokens + self.written if not self.reads else self.prompt_tokens - self.need
+        return self.prompt_tokens + self.written - self.again if not self.reads else self.prompt_tokens - self.need
 
     @property
     def slices_left(self) -> int | None:
@@ -192,7 +196,11 @@ class Record:
         most = self.max_tokens
         if not self.named_max and self.written < settings.expect_new_tokens:
             most = min(most, settings.expect_new_tokens)
-        return (self.need if self.reads else 1) + most - self.written
+        return (self.need if self.reads else 1) + self.left_to_write(most)
+
+    def left_to_write(self, most: int) -> int:
+        """Decode steps until its answer has `most` tokens."""
+        return most - self.written + self.again
 
     def is_short(self, settings: SchedulerSettings) -> bool:
         return self.length(settings) <= settings.short_tokens
@@ -215,6 +223,16 @@ class Record:
         self.chunk_before = (position - self.position, self.total or 1)
         self.position = position
         self.done, self.total, self.chunk_s = 0, None, 0.0
+
+    def lost(self, reason: str, now: float) -> None:
+        """Its state is lost with the engine; it waits to be read and written again, as far as it was."""
+        self.change(Event.REPLAYED, reason, now)
+        self.waits_since, self.wants_since = now, None
+        self.position = self.known = self.done = 0
+        self.total, self.chunk_before, self.chunk_s = None, None, 0.0
+        # The last one is decoded for the token after it, as ever.
+        self.again = max(0, self.written - 1)
+        self.protection = None
 
     def wrote(self, now: float) -> None:
         """One more token of the answer has come."""

@@ -246,7 +246,7 @@ def _is_spared(runs: Record, view: View) -> bool:
 def _is_nearly_done(record: Record, view: View) -> bool:
     """Less than two slices to read, or `finish_tokens` to write."""
     if not record.reads:
-        return record.max_tokens - record.written <= view.settings.finish_tokens
+        return record.left_to_write(record.max_tokens) <= view.settings.finish_tokens
     # Known of all that ran a slice: its chunk's heartbeat says it, or the chunk before shows it.
     left = record.slices_left
     return record.in_last_chunk and left is not None and left < 2

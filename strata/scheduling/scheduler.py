@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
-from strata.config import SchedulerSettings
+from strata.config import OnEngineDeath, SchedulerSettings
 from strata.errors import IllegalTransition, StrataError
 from strata.messages import (
     Cancelled,
@@ -36,6 +36,7 @@ from strata.scheduling.rows import Rows
 from strata.scheduling.rules import changes_at, lacks_only_pages, next_move, reader_should_stop
 from strata.scheduling.steps import Steps
 from strata.scheduling.supply import Supply
+from strata.scheduling.suspects import Suspects, who_ran
 from strata.scheduling.view import Move, View
 from strata.scheduling.waiting import Room, Waiting
 
@@ -64,6 +65,7 @@ class Scheduler:
         # By priority, when one of it last started by its age.
         self._aged: dict[int, float] = {}
         self._closes: list[Seq] = []
+        self._suspects = Suspects()
         self._ended: dict[Seq, tuple[Record, Outcome]] = {}
         self._taken: dict[Seq, Record] = {}
         self._past = Recent()
@@ -176,21 +178,25 @@ class Scheduler:
                 self._rows.joined(record)
         if parked:
             self._waiting.add(record)
+        self._suspects.clear_if_past(record)
 
     def decoded(self, fact: Decoded, now: float) -> tuple[Row, ...]:
         """The rows that count: those of requests that are still here.  One that has `ended` completes its request."""
-        if fact.rows:
+        took_part = len(fact.rows) + len(fact.again)
+        if took_part:
             self._pace.stepped(fact.seconds)
-        part = fact.seconds / max(1, len(fact.rows))
+        part = fact.seconds / max(1, took_part)
+        for seq in fact.again:
+            if (record := self._started.get(seq)) is not None:
+                self._stepped(record, part, now)
+                record.again -= 1
         counted = tuple(row for row in fact.rows if row.seq in self._started)
         for row in counted:
             record = self._started[row.seq]
-            # With several rows only reading is paid for (R2): answers share each step.
-            if self._rows.one:
-                self._pay(record, part, now)
-            self._ran(record, part)
+            self._stepped(record, part, now)
             record.wrote(now)
             self._pace.written_tokens += 1
+            self._suspects.clear_if_past(record)
             if row.ended is not None:
                 self._end(record, Completed(row.ended), now)
         return counted
@@ -205,13 +211,20 @@ class Scheduler:
         if (record := self._started.get(seq)) is not None:
             self._end(record, Failed(error), now)
 
-    def died(self, error: StrataError, now: float) -> None:
-        """The engine is gone: all that had state in it fail; queued ones stay for the next (R10).
+    def died(self, error: StrataError, now: float, *, step: int | None = None, blamed: bool = True) -> None:
+        """The engine is gone: all that had state in it fail or are queued again; queued ones stay for the next (R10).
 
-        Ask for no decision until there is one.
+        `step`: which was in force, as far as the engine could say.  `blamed`: False, it was told to end, and nobody is
+        suspected.  Ask for no decision until there is another engine.
         """
+        ran = who_ran(self._started, self._steps, step, workspaces=self._workspaces)
+        suspects = ran if blamed else frozenset[Seq]()
         for record in list(self._started.values()):
-            self._end(record, Failed(error), now)
+            record.deaths += record.seq in suspects
+            if self._settings.on_engine_death is OnEngineDeath.REPLAY and record.deaths <= self._settings.max_replays:
+                self._queue_again(record, now, suspected=record.seq in suspects)
+            else:
+                self._end(record, Failed(error), now)
         self._closes.clear()
         self._supply.forget()
         self._steps.forget()
@@ -240,6 +253,16 @@ class Scheduler:
             self._supply.look_up(record)
             self._waiting.add(record)
 
+    def _queue_again(self, record: Record, now: float, *, suspected: bool) -> None:
+        if suspected:
+            self._suspects.add(record)
+        if not self._unfile(record):
+            self._rows.leave(record)
+        self._supply.end(record)
+        del self._started[record.seq]
+        record.lost("engine died", now)
+        self._waiting.add(record)
+
     # -- the decision -----------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decision:
@@ -263,6 +286,10 @@ class Scheduler:
 
     def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
         """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
+        if self._suspects.are_in(self._rows):
+            return (), False
+        if (suspect := self._suspects.next(self._supply.pages.room)) is not None:
+            return self._let_run_alone(suspect, now)
         opens: list[Opening] = []
         parks = False
         while True:
@@ -275,13 +302,24 @@ class Scheduler:
             if (opening := self._make(move, now)) is not None:
                 opens.append(opening)
 
+    def _let_run_alone(self, suspect: Record, now: float) -> tuple[tuple[Opening, ...], bool]:
+        """R10: until it has got past the point; all others are parked or wait."""
+        others = tuple(self._rows)
+        for record in others:
+            self._park(record, "suspect", now)
+        opening = self._make(Move(suspect, None, "suspect"), now)
+        return () if opening is None else (opening,), bool(others)
+
+    def _park(self, record: Record, reason: str, now: float) -> None:
+        self._rows.leave(record)
+        record.change(Event.PARKED, reason, now)
+        record.may_pass = record.may_pass and reason not in ("purse", "turn")
+        self._parks[reason] += 1
+        self._waiting.add(record)
+
     def _make(self, move: Move, now: float) -> Opening | None:
-        if (parks := move.parks) is not None:
-            self._rows.leave(parks)
-            parks.change(Event.PARKED, move.reason, now)
-            parks.may_pass = parks.may_pass and move.reason not in ("purse", "turn")
-            self._parks[move.reason] += 1
-            self._waiting.add(parks)
+        if move.parks is not None:
+            self._park(move.parks, move.reason, now)
         starts, opening = move.starts, None
         self._waiting.remove(starts)
         if starts.state is State.QUEUED:
@@ -425,6 +463,12 @@ class Scheduler:
         self._waiting.remove(record)
         return True
 
+    def _stepped(self, record: Record, seconds: float, now: float) -> None:
+        # With several rows only reading is paid for (R2): answers share each step.
+        if self._rows.one:
+            self._pay(record, seconds, now)
+        self._ran(record, seconds)
+
     def _sliced(self, record: Record, seconds: float, now: float) -> None:
         self._pay(record, seconds, now)
         self._ran(record, seconds)
@@ -450,6 +494,7 @@ class Scheduler:
         self._supply.end(record)
         self._started.pop(record.seq, None)
         self._blocked.pop(record.seq, None)
+        self._suspects.discard(record)
         record.change(Event.ENDED, _reason(outcome), now)
         del self._records[record.seq]
         self._past.add(record.seq)

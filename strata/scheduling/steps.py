@@ -80,6 +80,12 @@ class Steps:
         """Where this one's read will end by a step that the engine has not taken yet."""
         return self.newest.read_until if self._on_its_way and self.newest.read == seq else None
 
+    def named(self, n: int | None) -> frozenset[Seq]:
+        """Whom step n lets run; None, or one that is not known any more: the step in force."""
+        sent = None if n is None else self._on_its_way.get(n)
+        step = self.in_force if sent is None else sent.step
+        return frozenset(step.decode if step.read is None else (*step.decode, step.read))
+
     def forget(self) -> None:
         """The engine is gone, and what it was told.  Numbers go on."""
         self.newest = self.in_force = attrs.evolve(self._nothing, n=self.newest.n)

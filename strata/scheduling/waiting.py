@@ -134,8 +134,8 @@ class Waiting:
         return None if level is None else self._record(level.queued.first(ANY_ROOM.pages))
 
     def first_queued(self) -> Record | None:
-        """The oldest of all that are queued, whatever their priority."""
-        heads = (self.head(priority) for priority in self._priorities)
+        """The oldest of all that are queued and never started, whatever their priority."""
+        heads = (self._first_new(level.queued) for level in self._levels.values())
         return min((head for head in heads if head is not None), key=_by_arrival, default=None)
 
     def oldest(self, priority: int, room: Room, kinds: Kinds = EITHER) -> Record | None:
@@ -197,6 +197,11 @@ class Waiting:
         if record is None or room.before is None or record.rank <= room.before:
             return record
         return None
+
+    def _first_new(self, queued: Ordered) -> Record | None:
+        # Those that a dead engine had are but few.
+        records = (self._records[Seq(int(key[-1]))] for key in queued)
+        return next((record for record in records if not record.started), None)
 
     def _record(self, key: Key | None) -> Record | None:
         return None if key is None else self._records[Seq(int(key[-1]))]

@@ -343,7 +343,7 @@ class ScriptedEngine:
         del self._last_read[sequence.seq]
         self._sequences.read(sequence, end)
         self._deliver(ChunkRead(sequence.seq, end, seconds))
-        if not sequence.unread:
+        if not sequence.unread and not sequence.opened.written:
             self._publish([sequence], 0.0)
 
     async def _run_step(self, sequences: list[ScriptedSequence]) -> None:
@@ -351,11 +351,12 @@ class ScriptedEngine:
         assert step is not None
         seconds = await self._spend("step", sequences, self.step_s + self.row_s * len(sequences))
         self._credit.decoded(seconds, step)
+        again = [sequence for sequence in sequences if sequence.repeats]
         for sequence in sequences:
             sequence.position += 1
-        self._publish(sequences, seconds)
+        self._publish([one for one in sequences if one not in again], seconds, tuple(one.seq for one in again))
 
-    def _publish(self, sequences: Sequence[ScriptedSequence], seconds: float) -> None:
+    def _publish(self, sequences: Sequence[ScriptedSequence], seconds: float, again: tuple[Seq, ...] = ()) -> None:
         """The next token of each; who fails, or ends, is closed."""
         step = self._steps.current
         assert step is not None
@@ -370,8 +371,8 @@ class ScriptedEngine:
         for row in rows:
             if row.ended:
                 self._forget(row.seq)
-        if rows:
-            self._deliver(Decoded(step.n, tuple(rows), seconds))
+        if rows or again:
+            self._deliver(Decoded(step.n, tuple(rows), seconds, again))
 
     async def _spend(
         self, kind: Literal["slice", "step", "page"], sequences: list[ScriptedSequence], wanted: float

@@ -33,6 +33,7 @@ class ScriptedSequence:
         self.seq = opened.seq
         self.opened = opened
         self.written = 0
+        """Tokens of its answer that are chosen, by this engine or one before it."""
         self.position = opened.known
         self.pages = list(opened.pages)
         """One in slot n of the arena has the number of all pages + n."""
@@ -50,6 +51,18 @@ class ScriptedSequence:
     @property
     def unread(self) -> bool:
         return self.position < len(self.opened.tokens)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the token after the next step is written already, by an engine before this one."""
+        return self.position < len(self.opened.tokens) + self.written - 1
+
+    def take_written(self) -> None:
+        """What it was opened with is its answer so far.  Raises ProtocolError if it is another."""
+        for token in self.opened.written:
+            row = self.write()
+            if row.token != token or row.ended:
+                raise ProtocolError(f"sequence {self.seq} wrote {row}, and is said to have written {token}")
 
     @property
     def chunk_end(self) -> int:
@@ -163,7 +176,8 @@ class Sequences:
         self._check_tokens(opened)
         self._seen.add(opened.seq)
         self._pages.share(opened.seq, opened.pages, opened.tokens)
-        self._open[opened.seq] = ScriptedSequence(opened, answer, self._ready)
+        sequence = self._open[opened.seq] = ScriptedSequence(opened, answer, self._ready)
+        sequence.take_written()
 
     def grant(self, grant: Grant) -> None:
         """Nothing happens if it has ended meanwhile.  Raises ProtocolError."""

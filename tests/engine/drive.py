@@ -99,11 +99,12 @@ class Drive:
         *,
         hold: int | None = None,
         cached: tuple[int, ...] = (),
+        written: Iterable[int] = (),
     ) -> None:
         """With `cached` pages, which hold its beginning, and others for `hold` tokens more (None: for all its life)."""
         prompt, known = tuple(tokens), len(cached) * self.page
         self.places.setdefault(seq, []).extend(cached)
-        self.tell(Open(seq, prompt, sampling, cached, known))
+        self.tell(Open(seq, prompt, sampling, cached, known, tuple(written)))
         self.grant(seq, len(prompt) + sampling.max_tokens - known if hold is None else hold)
 
     def grant(self, seq: Seq, tokens: int) -> tuple[int, ...]:

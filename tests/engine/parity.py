@@ -34,14 +34,20 @@ class Run:
     """What a request went through: its fingerprint after each slice and step, and its tokens."""
 
     def __init__(
-        self, drive: Drive, disturb: Mapping[int, Disturb] | None = None, *, cached: tuple[int, ...] = ()
+        self,
+        drive: Drive,
+        disturb: Mapping[int, Disturb] | None = None,
+        *,
+        cached: tuple[int, ...] = (),
+        written: Sequence[int] = (),
     ) -> None:
-        """`disturb`: what comes after so many slices or steps; `cached`: pages that hold its beginning."""
+        """`disturb`: what comes after so many slices or steps; `cached`: pages that hold its beginning; `written`: the
+        first tokens of its answer, from an engine before this one."""
         self.drive = drive
         self.prints: Fingerprints = []
         seq = Seq(next(numbers))
         drive.facts.clear()
-        drive.open(seq, PROMPT, SAMPLING, cached=cached)
+        drive.open(seq, PROMPT, SAMPLING, cached=cached, written=written)
         drive.step(read=seq)
         while drive.advance() and not drive.ended(seq):
             self.prints.append(drive.engine.fingerprint(seq))
@@ -50,7 +56,7 @@ class Run:
                 between(drive, seq)
                 drive.step(read=seq)
         self.tokens = drive.tokens(seq)
-        assert len(self.tokens) == SAMPLING.max_tokens
+        assert len(self.tokens) + len(written) == SAMPLING.max_tokens
 
 
 def nothing(drive: Drive, _: Seq) -> None:

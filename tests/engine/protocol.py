@@ -10,7 +10,7 @@ many tokens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import trio
@@ -93,6 +93,7 @@ class Session:
         answer: int = ANSWER,
         hold: int | None = None,
         cached: tuple[int, ...] = (),
+        written: Iterable[int] = (),
     ) -> int:
         """A greedy sequence of `prompt` tokens with pages for `hold` tokens (None: for all); the prompt's length.
 
@@ -101,7 +102,8 @@ class Session:
         length = 2 * self.ready.chunk_tokens + self.ready.chunk_tokens // 2 if prompt is None else prompt
         tokens = tuple(3 + (seq * 5 + i * 7) % 23 for i in range(length))
         known = len(cached) * self.ready.page_tokens
-        self.tell(Open(seq, tokens, Sampling(temperature=0.0, max_tokens=answer, ignore_eos=True), cached, known))
+        sampling = Sampling(temperature=0.0, max_tokens=answer, ignore_eos=True)
+        self.tell(Open(seq, tokens, sampling, cached, known, tuple(written)))
         self.grant(seq, length + answer - known if hold is None else hold)
         return length
 
@@ -703,6 +705,58 @@ async def a_cancelled_host_ends_and_says_nothing_more(make: MakeHost) -> None:
     assert session.facts == said
 
 
+# -- what an engine before this one has written -----------------------------------------------------------------------
+
+
+async def what_was_written_before_is_decoded_again_and_not_said(make: MakeHost) -> None:
+    whole = await undisturbed(make, Seq(1))
+    for count in (1, 2, ANSWER - 1):
+        async with running(make) as session:
+            session.open(Seq(1), written=whole[:count])
+            session.step(read=Seq(1))
+            await session.until_ended(Seq(1))
+        assert session.tokens(Seq(1)) == whole[count:]
+        steps = [fact for fact in session.facts if isinstance(fact, Decoded)]
+        assert [fact.again for fact in steps] == [(Seq(1),)] * (count - 1) + [()] * (ANSWER - count)
+        assert [row.ended for row in session.rows(Seq(1))] == [None] * (ANSWER - count - 1) + ["length"]
+
+
+async def one_that_decodes_again_takes_part_in_the_steps_of_others(make: MakeHost) -> None:
+    whole = [await undisturbed(make, Seq(n)) for n in (1, 2)]
+    async with running(make) as session:
+        # Held up at its first token, so that the other is surely there when it goes on.
+        length = session.open(Seq(1), hold=2 * session.ready.chunk_tokens + session.ready.chunk_tokens // 2)
+        session.step(read=Seq(1))
+        await session.until_written(Seq(1), 1)
+        session.open(Seq(2), written=whole[1][:5])
+        session.step(Seq(1), read=Seq(2))
+        await session.until_read(Seq(2), length)
+        session.grant(Seq(1), ANSWER)
+        await session.until_ended(Seq(1), Seq(2))
+    assert session.tokens(Seq(1)) == whole[0]
+    assert session.tokens(Seq(2)) == whole[1][5:]
+    assert sum(Seq(2) in fact.again for fact in session.facts if isinstance(fact, Decoded)) == 4
+
+
+async def one_that_decodes_again_waits_for_pages_is_parked_and_is_closed_like_any_other(make: MakeHost) -> None:
+    async with running(make) as session:
+        page = session.ready.page_tokens
+        alone, other = [await undisturbed(make, Seq(n), prompt=page) for n in (2, 3)]
+        session.open(Seq(2), prompt=page, hold=page, written=alone[:6])
+        session.step(read=Seq(2))
+        await session.until(Wants(Seq(2)))
+        assert session.tokens(Seq(2)) == []
+        session.step()
+        session.grant(Seq(2), ANSWER)
+        session.step(Seq(2))
+        await session.until_ended(Seq(2))
+        assert session.tokens(Seq(2)) == alone[6:]
+        session.open(Seq(3), prompt=page, hold=page, written=other[:6])
+        session.step(read=Seq(3))
+        session.tell(Close(Seq(3)))
+        await session.until(Closed(Seq(3)))
+
+
 ALL = (
     an_engine_says_what_it_has,
     a_request_is_read_chunk_by_chunk_and_answered,
@@ -731,6 +785,9 @@ ALL = (
     a_closed_sequence_is_gone_in_every_state,
     pages_of_a_closed_sequence_can_be_granted_in_the_same_breath,
     messages_to_a_sequence_that_has_ended_are_ignored,
+    what_was_written_before_is_decoded_again_and_not_said,
+    one_that_decodes_again_takes_part_in_the_steps_of_others,
+    one_that_decodes_again_waits_for_pages_is_parked_and_is_closed_like_any_other,
     a_stopped_engine_says_so_last_and_its_run_returns,
     a_cancelled_host_ends_and_says_nothing_more,
 )

@@ -34,11 +34,12 @@ def test_equal_states_have_equal_fingerprints_whoever_has_them():
     ("change", "parts"),
     [
         ({"position": 16}, {"position"}),
-        ({"written": [7]}, {"tokens", "sampler"}),
+        ({"position": 20, "written": [7]}, {"position", "tokens", "sampler"}),
+        ({"written": [7]}, set()),
         ({"chunk": half_chunk(1)}, {"chunk"}),
         ({"pages": [1, 2]}, set()),
     ],
-    ids=["position", "a token", "a half-done chunk", "pages"],
+    ids=["position", "a token", "a token that is still to be repeated", "a half-done chunk", "pages"],
 )
 def test_a_change_shows_in_its_own_part(change: dict[str, object], parts: set[str]):
     other = sequence()

@@ -33,6 +33,18 @@ def test_a_park_after_every_slice_and_step_changes_no_bit(warm: Drive, undisturb
     same(Run(warm, dict.fromkeys(range(1, len(undisturbed.prints) + 1), another(1))), undisturbed)
 
 
+@pytest.mark.parametrize("disturb", [None, another(1)], ids=["alone", "parked after every slice and step"])
+def test_what_an_engine_before_has_written_is_repeated_bit_for_bit(
+    warm: Drive, undisturbed: Run, disturb: Disturb | None
+):
+    """B31: after any number of tokens each state is the one that it was, and so are all tokens that follow."""
+    places = {} if disturb is None else dict.fromkeys(range(1, len(undisturbed.prints) + 1), disturb)
+    for count_written in range(1, SAMPLING.max_tokens):
+        run = Run(warm, places, written=undisturbed.tokens[:count_written])
+        assert run.tokens == undisturbed.tokens[count_written:]
+        assert run.prints == undisturbed.prints
+
+
 def test_decoding_beside_others_changes_no_bit(warm: Drive, undisturbed: Run):
     """B54: the same seed gives the same tokens, batched or not, and so do they that join it."""
     others = {Seq(next(numbers)): attrs.evolve(OTHERS, seed=seed, max_tokens=20) for seed in range(3)}

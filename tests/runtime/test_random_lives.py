@@ -8,7 +8,7 @@ import trio
 from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_runtime import Engines, Scene, scripted
+from scripted_runtime import FRAME, Engines, Scene, scripted
 from trio.testing import MockClock
 
 from strata.errors import (
@@ -20,8 +20,9 @@ from strata.errors import (
     ShuttingDown,
     UnknownRequest,
 )
-from strata.messages import Delta, Summary
-from strata.testing.script import Fault, RowFault
+from strata.messages import ChatMessage, Delta, Open, Sampling, Seq, Summary
+from strata.testing.language import ByteTokenizer, PlainTemplate
+from strata.testing.script import Fault, RowFault, letters
 
 EXPECTED = (EngineUnavailable, Overloaded, RequestCancelled, SequenceFailed, ShuttingDown)
 
@@ -64,6 +65,8 @@ rules = st.fixed_dictionaries(
         "max_running": st.sampled_from([1, 2, 8]),
         "preempt": st.sampled_from(["off", "chunk", "slice"]),
         "max_queued": st.sampled_from([2, 256]),
+        "on_engine_death": st.sampled_from(["fail", "replay", "replay"]),
+        "max_replays": st.sampled_from([0, 1, 3]),
     }
 )
 
@@ -76,19 +79,32 @@ async def live(scene: Scene, name: str, life: Life, ends: dict[str, list[str]]) 
             async with scene.chat(
                 name, life.tokens, life.max_tokens, priority=life.priority, temperature=0, stop=life.stop
             ) as stream:
-                await read(stream, life, ends[name])
+                text = await read(stream, life, ends[name])
+            assert whole(name, life).startswith(text)
+            assert len(text) == life.max_tokens or any(stop in whole(name, life) for stop in life.stop)
         except EXPECTED as error:
             ends[name].append(type(error).__name__)
 
 
-async def read(stream: Any, life: Life, ends: list[str]) -> None:
-    """To its end; the end is told again and again, and always the same."""
-    written = 0
+def whole(name: str, life: Life) -> str:
+    """Its answer, were nothing ever to go wrong and no stop string to come."""
+    content = name.ljust(life.tokens - FRAME, ".")
+    tokens = ByteTokenizer().encode(PlainTemplate().render([ChatMessage("user", content)]))
+    opened = Open(Seq(0), tuple(tokens), Sampling(temperature=0))
+    return bytes(letters(opened, index) for index in range(life.max_tokens)).decode()
+
+
+async def read(stream: Any, life: Life, ends: list[str]) -> str:
+    """To its end; the end is told again and again, and always the same.  The text."""
+    written, text = 0, ""
     while batch := await stream.batch():
-        written += sum(item.tokens for item in batch if isinstance(item, Delta))
+        deltas = [item for item in batch if isinstance(item, Delta)]
+        written += sum(delta.tokens for delta in deltas)
+        text += "".join(delta.text for delta in deltas)
         ends += [item.finish_reason for item in batch if isinstance(item, Summary)]
     assert written <= stream.summary.figures.written_tokens <= life.max_tokens
     assert await stream.batch() == []
+    return text
 
 
 async def cancel(scene: Scene, id: str, at: float) -> None:
@@ -128,5 +144,8 @@ async def walk(all_lives: list[Life], wrong: list[list[Any]], named: dict[str, A
 def test_each_request_ends_once_and_nothing_of_it_stays(
     all_lives: list[Life], wrong: list[list[Any]], named: dict[str, Any], drained_at: float | None
 ) -> None:
-    """B26, B35: departures, cancels, stop strings, a drain, sequences that fail and engines that die, at any time."""
+    """B26, B35: departures, cancels, stop strings, a drain, sequences that fail and engines that die, at any time.
+
+    B31: what is whole has the text of an undisturbed run.
+    """
     trio.run(walk, all_lives, wrong, named, drained_at, clock=MockClock(autojump_threshold=0))

@@ -75,6 +75,8 @@ class Sequence:
     position: int = 0
     done: int = 0
     written: int = 0
+    again: int = 0
+    """Steps until it stands at the last of what was written before."""
     ran: int = 0
     """Slices and steps since a step let it run."""
     wanted: bool = False
@@ -82,6 +84,15 @@ class Sequence:
     @property
     def unread(self) -> bool:
         return self.position < self.prompt
+
+    @property
+    def stands_at(self) -> int:
+        """With the token that the next step takes in."""
+        return self.prompt + self.written - self.again
+
+
+class Died(Exception):
+    """The engine, of a sequence's work."""
 
 
 class ModelEngine:
@@ -103,6 +114,8 @@ class ModelEngine:
         self.parked_in_chunk: list[Seq] = []
         """Those that a step took off in the middle of a chunk."""
         self.busy_s = 0.0
+        self.poison: dict[Seq, tuple[int, int]] = {}
+        """Sequences that kill it, from so many tokens written and read on."""
         self._next: Step | None = None
         self._holders: dict[int, set[Seq]] = {}
         self._holds: dict[int, bytes] = {}
@@ -139,8 +152,8 @@ class ModelEngine:
     def _listen(self) -> None:
         while self.inbox:
             match self.inbox.popleft():
-                case Open(seq, tokens, sampling, pages, known):
-                    self._open(seq, tokens, sampling, pages, known)
+                case Open() as message:
+                    self._open(message)
                 case Grant(seq, pages):
                     self._grant(seq, pages)
                 case Close(seq):
@@ -153,16 +166,19 @@ class ModelEngine:
         if self._next is not None and self._unfinished() is None:
             self._take(self._next)
 
-    def _open(self, seq: Seq, tokens: tuple[int, ...], sampling: Sampling, pages: tuple[int, ...], known: int) -> None:
+    def _open(self, opened: Open) -> None:
+        seq, tokens, pages, written = opened.seq, opened.tokens, opened.pages, opened.written
         assert seq not in self.sequences, "opened twice"
-        assert known == len(pages) * self.work.page_tokens < len(tokens), "some of the prompt is always read"
+        assert opened.known == len(pages) * self.work.page_tokens < len(tokens), "some of the prompt is always read"
+        assert written == tuple(range(1, len(written) + 1)), "not what was written"
         names = chain(tokens, self.work.page_tokens)
         assert tuple(self._holds.get(page) for page in pages) == names[: len(pages)], "a page holds something else"
         for page in pages:
             self._holders.setdefault(page, set()).add(seq)
-        self.sequences[seq] = Sequence(
-            seq, len(tokens), sampling.max_tokens, self.answers[seq], names, list(pages), known
+        sequence = self.sequences[seq] = Sequence(
+            seq, len(tokens), opened.sampling.max_tokens, self.answers[seq], names, list(pages), opened.known
         )
+        sequence.written, sequence.again = len(written), max(0, len(written) - 1)
 
     def _grant(self, seq: Seq, pages: tuple[int, ...]) -> None:
         sequence = self.sequences.get(seq)
@@ -212,7 +228,7 @@ class ModelEngine:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def _work(self) -> bool:
-        answers = [s for s in self._allowed() if not s.unread and self._has(s, s.prompt + s.written)]
+        answers = [s for s in self._allowed() if not s.unread and self._has(s, s.stands_at)]
         reader = (None if self._next is None else self._unfinished()) or self._reader()
         if reader is None or not answers:
             self._credit, self._shared = 0.0, False
@@ -257,7 +273,12 @@ class ModelEngine:
         self.now += seconds
         self.busy_s += seconds
 
+    def _may_die_of(self, sequence: Sequence) -> None:
+        if self.poison.get(sequence.seq, (1 << 30, 0)) <= (sequence.written - sequence.again, sequence.position):
+            raise Died
+
     def _read(self, sequence: Sequence) -> float:
+        self._may_die_of(sequence)
         end = self._chunk_end(sequence)
         assert len(sequence.pages) * self.work.page_tokens >= end, "a chunk is written to pages that it has"
         seconds = self.work.slice_s(end - sequence.position)
@@ -271,7 +292,7 @@ class ModelEngine:
         self._fill(sequence, end)
         sequence.position, sequence.done = end, 0
         self.facts.append(ChunkRead(sequence.seq, end, seconds))
-        if not sequence.unread:
+        if not sequence.unread and not sequence.written:
             self.facts.append(Decoded(self.step.n, (self._row(sequence),), 0.0))
         return seconds
 
@@ -291,9 +312,13 @@ class ModelEngine:
         self._spend(seconds)
         self._credit = min(self._credit, 0.0) + self._earned(seconds)
         self._unread_step_s = seconds
+        again = [sequence for sequence in answers if sequence.again]
         for sequence in answers:
+            self._may_die_of(sequence)
             sequence.ran += 1
-        self.facts.append(Decoded(self.step.n, tuple(self._row(s) for s in answers), seconds))
+            sequence.again = max(0, sequence.again - 1)
+        rows = tuple(self._row(s) for s in answers if s not in again)
+        self.facts.append(Decoded(self.step.n, rows, seconds, tuple(s.seq for s in again)))
 
     def _earned(self, step_s: float) -> float:
         """What a decode step lets reading take beside it (R4); nothing, where there was none since the last slice."""
@@ -415,12 +440,15 @@ class Desk:
         self.decide()
         return ended
 
-    def die(self, error: StrataError) -> None:
-        """The engine is gone with all that was on its way, and a new one takes its place."""
-        self.scheduler.died(error, self.now)
+    def die(self, error: StrataError, *, pages: int | None = None, blamed: bool = True) -> None:
+        """The engine is gone with all that was on its way, and a new one takes its place, with so many pages."""
         dead = self.engine
+        self.scheduler.died(error, self.now, step=dead.step.n, blamed=blamed)
+        self.pages = pages or self.pages
         self.engine = ModelEngine(self.work, pages=self.pages, finishes_chunks=dead.finishes_chunks)
-        self.engine.now, self.engine.answers = dead.now, dead.answers
+        self.engine.now, self.engine.answers, self.engine.poison = dead.now, dead.answers, dead.poison
+        sizes = {"pages": self.pages, "page_tokens": self.work.page_tokens, "workspaces": self.work.workspaces}
+        self.scheduler.renew(**sizes, now=self.now)
         self.decide()
 
     def decide(self) -> Decision:
@@ -429,9 +457,9 @@ class Desk:
         for seq in decision.closes:
             self.engine.tell(Close(seq))
         for opening in decision.opens:
-            asked = self.asked[opening.seq]
-            sampling = Sampling(max_tokens=asked.max_tokens)
-            self.engine.tell(Open(opening.seq, asked.tokens, sampling, opening.pages, opening.known))
+            seq, asked = opening.seq, self.asked[opening.seq]
+            sampling, written = Sampling(max_tokens=asked.max_tokens), tuple(self.tokens.get(seq, ()))
+            self.engine.tell(Open(seq, asked.tokens, sampling, opening.pages, opening.known, written))
         for grant in decision.grants:
             self.engine.tell(grant)
         if decision.step is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from math import nextafter
+from typing import Any
 
 from attrs import evolve, frozen
 from hypothesis import settings
@@ -12,10 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model_engine import Asked, Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import EngineUnavailable, Overloaded, WaitedTooLong
-from strata.messages import ChunkRead, Completed, Decoded, Failed, FromEngine, Progress, Seq, Took
+from strata.errors import EngineUnavailable, Overloaded, StrataError, WaitedTooLong
+from strata.messages import ChunkRead, Completed, Decoded, Failed, FromEngine, Outcome, Progress, Seq, Step, Took
 from strata.scheduling import Change, Decision
 
+PARKED = ("parked (reading)", "parked (decoding)")
 STARTS = {"rank", "level", "short", "purse", "turn", "aged"}
 TINY = 1e-9
 
@@ -37,6 +40,32 @@ class WatchedDesk(Desk):
         """Those that run by their age: since when, and past which priority at least."""
         self.last_aged: dict[int, float] = {}
         self.in_force = 0
+        self.again: dict[Seq, int] = {}
+        """Steps until it is where it was when the engine died."""
+        self.furthest: dict[Seq, tuple[int, int]] = {}
+        """What each has written and read, in the engine that brought it furthest."""
+        self.alone: tuple[Seq, tuple[int, int]] | None = None
+        """Who may have killed an engine and runs now, and the point that it has to get past."""
+
+    def die(self, error: StrataError, **named: Any) -> None:
+        for seq in self.live:
+            self.left[seq], self.again[seq] = self.asked[seq].prompt, max(0, len(self.tokens.get(seq, ())) - 1)
+        self.alone = None
+        # The next engine is told again what the last one knew.
+        self.steps.append(Step(-1, read_share=-float(len(self.steps) + 1)))
+        super().die(error, **named)
+
+    def suspects_run_alone(self, placed: dict[Seq, str]) -> None:
+        """R10: until it has done more than ever before."""
+        for seq, reason in placed.items():
+            if reason == "suspect":
+                self.alone = seq, self.furthest.get(seq, (0, 0))
+        if self.alone is not None:
+            seq, point = self.alone
+            if seq not in self.live or self.furthest.get(seq, (0, 0)) > point:
+                self.alone = None
+            else:
+                assert named(self.steps[-1]) == {seq}
 
     def decide(self) -> Decision:
         purses = dict(self.scheduler.statistics(self.now).purses)
@@ -61,10 +90,20 @@ class WatchedDesk(Desk):
                 tokens = min(prompt - start, self.work.chunk_tokens)
                 self.left[seq] = prompt - start - tokens * done // total
                 self.has_run(seq)
-            case Decoded(_, rows):
-                for row in rows:
-                    self.has_run(row.seq)
+            case Decoded(_, rows, _, again):
+                for seq in (*again, *(row.seq for row in rows)):
+                    self.has_run(seq)
+                for seq in again:
+                    self.again[seq] -= 1
         super()._deliver(fact)
+        for seq in self.live:
+            stands = len(self.tokens.get(seq, ())), self.asked[seq].prompt - self.left.get(seq, self.asked[seq].prompt)
+            self.furthest[seq] = max(self.furthest.get(seq, (0, 0)), self._whole_chunks(stands, seq))
+
+    def _whole_chunks(self, stands: tuple[int, int], seq: Seq) -> tuple[int, int]:
+        written, read = stands
+        prompt = self.asked[seq].prompt
+        return written, read if read == prompt else read - read % self.work.chunk_tokens
 
     def has_run(self, seq: Seq) -> None:
         if self.in_force >= self.placed[seq]:
@@ -102,16 +141,19 @@ class WatchedDesk(Desk):
         new = {seq: self.news(seq) for seq in self.live}
         parked = {seq: c[-1].reason for seq, c in new.items() if c and c[-1].state.parked and c[-1].reason in STARTS}
         placed = {seq: c[-1].reason for seq, c in new.items() if c and not c[-1].state.parked}
+        self.suspects_run_alone(placed)
         assert not parked or self.settings.preempt != "off"
         for runs, reason in parked.items():
             assert self.ran[runs], "displaced before its first slice"
             takers = [seq for seq, why in placed.items() if why == reason]
             assert any(self.holds(reason, seq, runs, states, purses) for seq in takers)
         for seq, reason in placed.items():
-            if reason in STARTS:
+            if reason in {*STARTS, "suspect"}:
                 self.placed[seq], self.ran[seq], self.runs_since[seq] = self.steps[-1].n, 0, self.now
         self.age_pays_one_quantum(placed, states)
         self.waits_since |= dict.fromkeys(parked, self.now)
+        waits = {seq for seq, c in new.items() if c and c[-1].state in ("queued", *PARKED)}
+        self.waits_since |= dict.fromkeys(waits & self.again.keys(), self.now)
         for seq in self.live:
             parks = self.scheduler.figures(seq, self.now).parks
             if self.settings.max_parks:
@@ -150,7 +192,7 @@ class WatchedDesk(Desk):
         if reason == "aged":
             return taker.priority < gives.priority and states[runs] == "decoding" and has_run
         purse, burst = purses.get(gives.priority, self.settings.pass_burst_s), self.settings.pass_burst_s
-        written = len(self.tokens.get(runs, ()))
+        written = len(self.tokens.get(runs, ())) - self.again.get(runs, 0)
         spared = states[runs] == "decoding" and gives.max_tokens - written <= self.settings.finish_tokens
         if taker.priority != gives.priority or spared:
             return False
@@ -237,6 +279,8 @@ class Walk(RuleBasedStateMachine):
                 "age_every_s": st.sampled_from([0.05, 0.5, 30.0]),
                 "max_wait_s": st.sampled_from([None, None, 0.4, 5.0]),
                 "prefix_cache": st.sampled_from([True, True, False]),
+                "on_engine_death": st.sampled_from(["fail", "replay", "replay"]),
+                "max_replays": st.sampled_from([0, 1, 3]),
             }
         ),
         slices=st.sampled_from([1, 2, 4]),
@@ -258,6 +302,10 @@ class Walk(RuleBasedStateMachine):
         work = Work(slices=slices, workspaces=workspaces)
         self.desk = WatchedDesk(chosen, work, pages=pages, finishes_chunks=finishes)
         self.withdrawn: list[Seq] = []
+        self.deaths: Counter[Seq] = Counter()
+        """Of engines in which it had state."""
+        self.blamed: Counter[Seq] = Counter()
+        """Of engines in whose last step it was, or one on its way."""
         self.submit(first)
 
     @rule(several=st.lists(wishes, min_size=1, max_size=4))
@@ -348,9 +396,20 @@ class Walk(RuleBasedStateMachine):
     def the_engine_dies(self, luck: int) -> None:
         if luck:
             return
-        queued = {seq for seq in self.desk.live if self.desk.state(seq) == "queued"}
-        self.desk.die(EngineUnavailable("the engine died"))
-        self.only_those_who_waited_too_long_are_gone(queued)
+        desk = self.desk
+        before = set(desk.live)
+        queued = {seq for seq in desk.live if desk.state(seq) == "queued"}
+        ran = {seq for seq in before - queued if desk.in_force < desk.placed[seq] or seq in named(desk.engine.step)}
+        desk.die(EngineUnavailable("the engine died"))
+        failed = {seq for seq in before - set(desk.live) if is_death(desk.ended[seq].outcome)}
+        if desk.settings.on_engine_death == "fail":
+            assert failed == before - queued
+        else:
+            assert all(self.deaths[seq] >= desk.settings.max_replays for seq in failed)
+            assert all(self.blamed[seq] < desk.settings.max_replays for seq in ran - failed)
+        self.deaths.update(before - queued)
+        self.blamed.update(ran)
+        self.only_those_who_waited_too_long_are_gone(before - failed)
 
     def only_those_who_waited_too_long_are_gone(self, before: set[Seq]) -> None:
         assert set(self.desk.live) <= before
@@ -388,6 +447,14 @@ class Walk(RuleBasedStateMachine):
         if end.figures.state == "done" and end.outcome == Completed("length"):
             assert len(tokens) == asked.max_tokens
             assert end.figures.read_tokens == asked.prompt
+
+
+def named(step: Step) -> set[Seq]:
+    return {*step.decode, *([] if step.read is None else [step.read])}
+
+
+def is_death(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, EngineUnavailable)
 
 
 TestWalk = Walk.TestCase
