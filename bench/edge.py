@@ -221,11 +221,28 @@ async def wake_us(rounds: int = 2 * RATE) -> float:
     return round(used / rounds / STREAMS * 1e6, 2)
 
 
+async def bare_us(rounds: int = 200) -> dict[str, float]:
+    """CPU microseconds of what no edge can do without: a send of 250 bytes over loopback, and a Trio checkpoint."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as near:
+        far, _ = listener.accept()
+        with far:
+            sent = time.process_time()
+            for _ in range(rounds):
+                near.send(b"x" * 250)
+            sent = time.process_time() - sent
+    waited = time.process_time()
+    for _ in range(rounds):
+        await trio.lowlevel.checkpoint()
+    waited = time.process_time() - waited
+    return {"send": round(sent / rounds * 1e6, 2), "checkpoint": round(waited / rounds * 1e6, 2)}
+
+
 async def cost(seconds: float, repeats: int) -> dict[str, Any]:
     """Both, in turn, so that a machine whose speed drifts treats them alike."""
-    with_edge, without, wakes = [], [], []
+    with_edge, without, wakes, bare = [], [], [], []
     for _ in range(repeats):
         wakes.append(await wake_us())
+        bare.append(await bare_us())
         with_edge.append(await cpu(seconds, edge=True))
         without.append(await cpu(seconds, edge=False))
     raw = statistics.median(each["us_per_event"] for each in with_edge)
@@ -237,6 +254,7 @@ async def cost(seconds: float, repeats: int) -> dict[str, Any]:
         "edge_us_per_event": round(raw - rest, 2),
         "target_us": 25,
         "task_wake_us": statistics.median(wakes),
+        "bare_us": {name: statistics.median(each[name] for each in bare) for name in bare[0]},
         "with_edge": with_edge,
         "without_edge": without,
     }
