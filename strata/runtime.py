@@ -26,8 +26,8 @@ from strata.actors.request import NOTHING_YET, RequestActor
 from strata.actors.stream import Stream
 from strata.actors.voice import ModelInfo, Voice, find_voice
 from strata.config import Settings
-from strata.engine.from_file import make_engine
-from strata.engine.host import EngineHost, ThreadHost
+from strata.engine.host import EngineHost
+from strata.engine.make_host import make_host
 from strata.errors import (
     AlreadyDone,
     EngineUnavailable,
@@ -355,16 +355,12 @@ async def open_runtime(
     first = host(1) if callable(host) else host
     voice = await find_voice(model, first)
     if first is None:
-        hosts: Hosts = partial(_thread, voice, settings, trace)
+        assert voice.file is not None
+        hosts: Hosts = partial(make_host, voice.file, settings, trace)
     else:
         hosts = _with_first(first, host if callable(host) else None)
     async with _running(hosts, settings, voice, renewable=first is None or callable(host)) as runtime:
         yield runtime
-
-
-def _thread(voice: Voice, settings: Settings, trace: Path | None, incarnation: int) -> EngineHost:
-    assert voice.file is not None
-    return ThreadHost(partial(make_engine, voice.file, settings, trace), incarnation=incarnation)
 
 
 def _with_first(first: EngineHost, others: Hosts | None) -> Hosts:

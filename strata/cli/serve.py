@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from strata.http.serve import Tls
     from strata.runtime import Runtime
 
+ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
+"""Where the engine runs unless a setting says otherwise: where its death can't be the server's, if there is such."""
 ENGINE_DIED: Final = 3
 SIGNALLED: Final = 128
 """And the signal's number: it was told twice, and ended with requests under way."""
@@ -56,7 +58,7 @@ def serve(policy: str, served_name: str | None, model: str | None, trace: Path |
         allow_h2c=flags.pop("allow_h2c"),
         access_log=flags.pop("access_log"),
     )
-    settings = Settings.of(policy=policy, served_name=served_name, **named(flags))
+    settings = Settings.of(policy=policy, served_name=served_name, **{"engine_host": ENGINE_HOST, **named(flags)})
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     check_public(settings.serve)
     if few_files := allow_connections(settings.serve.max_connections):

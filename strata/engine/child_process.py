@@ -21,6 +21,7 @@ from attrs import field, frozen
 
 from strata.engine.last_words import LastWords, level_of
 from strata.engine.line import Line
+from strata.errors import StartError
 
 _log: Final = logging.getLogger(__name__)
 
@@ -78,22 +79,14 @@ class ChildProcess:
 
 @asynccontextmanager
 async def open_child(module: str, *, name: str, patience_s: float, max_backlog: int) -> AsyncIterator[ChildProcess]:
-    """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises OSError: it can't be started.
+    """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises StartError: it can't be run.
 
     It finds the modules that this process finds.  It has a session of its own: no terminal's signal reaches it.
     """
     near, far = socket.socketpair()
     try:
         with far:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-m", module, str(far.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[far.fileno()],
-                start_new_session=True,
-                env=_environment(),
-            )
+            process = await _start(module, far)
         try:
             yield ChildProcess(process, Line(near, max_backlog), name)
         finally:
@@ -101,6 +94,21 @@ async def open_child(module: str, *, name: str, patience_s: float, max_backlog: 
                 await _end(process, name, patience_s)
     finally:
         near.close()
+
+
+async def _start(module: str, line: socket.socket) -> trio.Process:
+    try:
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-P", "-m", module, str(line.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[line.fileno()],
+            start_new_session=True,
+            env=_environment(),
+        )
+    except OSError as error:
+        raise StartError(f"the engine's process can't be started ({error})") from error
 
 
 def _environment() -> dict[str, str]:

@@ -65,6 +65,7 @@ class ProcessHost:
         """Why there is no engine."""
         self._own_death: EngineDied | None = None
         """As the engine itself said it, before its process ended."""
+        self._left_behind = False
         self._verdict: str | None = None
         """Why it was killed by us."""
 
@@ -75,6 +76,11 @@ class ProcessHost:
     def pid(self) -> int | None:
         """The engine's process, while there is one."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether `run` has ended and the process has not: not even a kill ended it."""
+        return self._left_behind
 
     def tell(self, message: ToEngine) -> None:
         if self._early is not None:
@@ -116,6 +122,7 @@ class ProcessHost:
                 nursery.start_soon(child.hear_no_more, hearing)
                 await self._hear_all(child, deliver, task_status)
             code = await child.wait_ended(self._patience_s)
+            self._left_behind = code is None
             nursery.cancel_scope.cancel()
         return code
 

@@ -1,0 +1,68 @@
+"""A runtime whose engine has a process of its own is the same runtime, and leaves as little behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+import strata
+from strata.config import Settings
+from strata.engine.spec import file_engine
+from strata.errors import ConfigError, StartError
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+async def answer(model: Path, **named: object) -> str:
+    settings = Settings.of(threads=1, kv_mib=16, **named)
+    async with (
+        strata.open_runtime(model, settings=settings) as runtime,
+        runtime.chat(QUESTION, max_tokens=12, temperature=0, ignore_eos=True) as stream,
+    ):
+        return await stream.text()
+
+
+def left() -> tuple[set[str], list[str]]:
+    """Open files, and children that run or are not buried."""
+    gc.collect()
+    children = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
+    return set(os.listdir("/dev/fd")), "".join(children).split()
+
+
+async def test_an_engine_in_a_process_answers_as_one_on_a_thread_and_leaves_nothing(tiny_model_path: Path) -> None:
+    """B42: no child process and no open file."""
+    on_thread = await answer(tiny_model_path, engine_host="thread")
+    before = left()
+    assert await answer(tiny_model_path, engine_host="process", engine_memory_mib=4096) == on_thread
+    assert left() == before
+
+
+async def test_a_setting_that_the_process_can_not_keep_refuses_the_start_by_name(tiny_model_path: Path) -> None:
+    """B37: found in another process, and the same error as on a thread."""
+    said = []
+    for host in ("thread", "process"):
+        with pytest.raises(ConfigError) as caught:
+            async with strata.open_runtime(tiny_model_path, engine_host=host, threads=1, context=1 << 20):
+                pytest.fail("it must not start")
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert said[0].startswith("context: ")
+
+
+async def test_memory_that_its_limit_does_not_give_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
+    """B37."""
+    named = {"engine_host": "process", "threads": 1, "kv_mib": 512, "engine_memory_mib": 400}
+    with pytest.raises(StartError, match="there is not enough memory to start") as caught:
+        async with strata.open_runtime(tiny_model_path, **named):
+            pytest.fail("it must not start")
+    assert "\n" not in str(caught.value)
+    assert left()[1] == []
+
+
+def test_what_is_sent_to_the_process_holds_no_secret(tiny_model_path: Path) -> None:
+    """B64: an engine needs no key."""
+    settings = Settings.of(api_keys=("s3cr3t",), admin_key="s3cr3t")
+    assert "s3cr3t" not in repr(file_engine(tiny_model_path, settings))
