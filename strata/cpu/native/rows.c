@@ -1,0 +1,313 @@
+/* Products of rows with weights that stay as the file has them, and norms.  Compiled for every instruction set.
+ *
+ * One sum is W lanes: lane i adds up elements i, W + i, 2W + i ... in order, and the lanes are added up in one fixed
+ * order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum; several rows share weights that
+ * are made into floats first, a few outputs at a time, and the sums are the same.
+ */
+#include "rows.h"
+
+#include "blocks.h"
+
+#define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
+#define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
+#define ROWS 4
+#define BLOCK_BYTES 32768 /* of weights, that a thread takes at a time; as outputs: whole lines of floats, at most MOST */
+#define LINE 16
+#define MOST 256
+
+INLINE long whole_blocks(long columns) { return columns / BLOCK * BLOCK; }
+
+/* What is left of a row after its last whole block, with zeros behind. */
+INLINE void rest_of(const float *row, long columns, float out[BLOCK])
+{
+    long whole = whole_blocks(columns);
+    memset(out, 0, BLOCK * sizeof *out);
+    memcpy(out, row + whole, (columns - whole) * sizeof *out);
+}
+
+INLINE int has_rest(enum kind kind, long columns) { return kind <= BF16 && columns % BLOCK; }
+
+INLINE void rest_of_weights(enum kind kind, const uint8_t *row, long columns, lanes out[VECTORS])
+{
+    uint8_t padded[BLOCK * 4] = {0};
+    long size = layouts[kind].bytes, whole = whole_blocks(columns);
+    memcpy(padded, row + whole * size, (columns - whole) * size);
+    block(kind, padded, 0, out);
+}
+
+/* -- a lone row -------------------------------------------------------------------------------------------------- */
+
+INLINE void add_block(const lanes weights[VECTORS], const float *x, lanes *sum)
+{
+    for (int i = 0; i < VECTORS; i++)
+        *sum = v_fma(weights[i], v_load(x + W * i), *sum);
+}
+
+INLINE void lone(enum kind kind, const uint8_t *row, long row_bytes, const float *x, long columns, float out[TOGETHER])
+{
+    lanes sums[TOGETHER], weights[VECTORS];
+    for (int o = 0; o < TOGETHER; o++)
+        sums[o] = v_zero();
+    for (long at = 0; at < columns / BLOCK; at++)
+        for (int o = 0; o < TOGETHER; o++) {
+            block(kind, row + o * row_bytes, at, weights);
+            add_block(weights, x + BLOCK * at, &sums[o]);
+        }
+    if (has_rest(kind, columns)) {
+        float rest[BLOCK];
+        rest_of(x, columns, rest);
+        for (int o = 0; o < TOGETHER; o++) {
+            rest_of_weights(kind, row + o * row_bytes, columns, weights);
+            add_block(weights, rest, &sums[o]);
+        }
+    }
+    v_sums(sums, out);
+}
+
+/* `count` outputs from `row` on; the last few are computed with one of them several times. */
+INLINE void lone_outputs(enum kind kind, const struct part *part, long first, long count, const float *x, float *out)
+{
+    const uint8_t *row = part->data + first * part->row_bytes;
+    for (long at = 0; at < count; at += TOGETHER) {
+        float sums[TOGETHER];
+        int whole = count - at >= TOGETHER;
+        if (whole) {
+            lone(kind, row + at * part->row_bytes, part->row_bytes, x, part->columns, sums);
+            memcpy(out + at, sums, sizeof sums);
+        } else {
+            for (; at < count; at++) {
+                lone(kind, row + at * part->row_bytes, 0, x, part->columns, sums);
+                out[at] = sums[0];
+            }
+        }
+    }
+}
+
+static void lone_row(const struct part *part, long first, long count, const float *x, float *out)
+{
+    switch (part->kind) {
+#define CASE(kind) case kind: lone_outputs(kind, part, first, count, x, out); break
+    CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
+    CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+#undef CASE
+    case KINDS: break;
+    }
+}
+
+/* -- several rows ------------------------------------------------------------------------------------------------ */
+
+INLINE void expand_kind(enum kind kind, const uint8_t *row, long columns, float *out)
+{
+    lanes weights[VECTORS];
+    for (long at = 0; at < columns / BLOCK; at++) {
+        block(kind, row, at, weights);
+        for (int i = 0; i < VECTORS; i++)
+            v_store(out + BLOCK * at + W * i, weights[i]);
+    }
+    if (has_rest(kind, columns)) {
+        float rest[BLOCK];
+        rest_of_weights(kind, row, columns, weights);
+        for (int i = 0; i < VECTORS; i++)
+            v_store(rest + W * i, weights[i]);
+        memcpy(out + whole_blocks(columns), rest, columns % BLOCK * sizeof *out);
+    }
+}
+
+static void expand_row(const struct part *part, long row, float *out)
+{
+    const uint8_t *data = part->data + row * part->row_bytes;
+    switch (part->kind) {
+#define CASE(kind) case kind: expand_kind(kind, data, part->columns, out); break
+    CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
+    CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+#undef CASE
+    case KINDS: break;
+    }
+}
+
+/* OUTPUTS rows of weights and `rows` rows of x (a constant), each with each. */
+INLINE void several(const float *const weights[OUTPUTS], const float *x, long stride, int rows, long columns,
+                    float out[ROWS][OUTPUTS])
+{
+    lanes sums[ROWS * OUTPUTS];
+    for (int i = 0; i < ROWS * OUTPUTS; i++)
+        sums[i] = v_zero();
+    for (long at = 0; at < whole_blocks(columns); at += W) {
+        lanes ours[OUTPUTS];
+        for (int o = 0; o < OUTPUTS; o++)
+            ours[o] = v_load(weights[o] + at);
+        for (int r = 0; r < rows; r++) {
+            lanes theirs = v_load(x + r * stride + at);
+            for (int o = 0; o < OUTPUTS; o++)
+                sums[r * OUTPUTS + o] = v_fma(ours[o], theirs, sums[r * OUTPUTS + o]);
+        }
+    }
+    if (columns % BLOCK) {
+        float ours[OUTPUTS][BLOCK], theirs[BLOCK];
+        for (int o = 0; o < OUTPUTS; o++)
+            rest_of(weights[o], columns, ours[o]);
+        for (int r = 0; r < rows; r++) {
+            rest_of(x + r * stride, columns, theirs);
+            for (int o = 0; o < OUTPUTS; o++)
+                for (int i = 0; i < BLOCK; i += W)
+                    sums[r * OUTPUTS + o] = v_fma(v_load(ours[o] + i), v_load(theirs + i), sums[r * OUTPUTS + o]);
+        }
+    }
+    float flat[ROWS * OUTPUTS];
+    for (int i = 0; i < ROWS * OUTPUTS; i += 4)
+        v_sums(sums + i, flat + i);
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < OUTPUTS; o++)
+            out[r][o] = flat[r * OUTPUTS + o];
+}
+
+static void several_rows(const float *const weights[OUTPUTS], struct floats x, long columns, float *out, long stride)
+{
+    float sums[ROWS][OUTPUTS];
+    for (long at = 0; at < x.rows; at += ROWS) {
+        int rows = x.rows - at < ROWS ? (int)(x.rows - at) : ROWS;
+        const float *first = x.at + at * x.stride;
+        switch (rows) {
+        case 1: several(weights, first, x.stride, 1, columns, sums); break;
+        case 2: several(weights, first, x.stride, 2, columns, sums); break;
+        case 3: several(weights, first, x.stride, 3, columns, sums); break;
+        default: several(weights, first, x.stride, 4, columns, sums); break;
+        }
+        for (int r = 0; r < rows; r++)
+            for (int o = 0; o < OUTPUTS; o++)
+                out[(at + r) * stride + o] = sums[r][o];
+    }
+}
+
+/* -- a range of outputs ------------------------------------------------------------------------------------------ */
+
+/* Sums of outputs first .. first + count - 1 of one part to `out`, row by row `stride` apart.
+ * `room`: OUTPUTS rows of floats, and x.rows * OUTPUTS floats. */
+static void part_outputs(const struct part *part, long first, long count, struct floats x, float *out, long stride,
+                         float *room)
+{
+    if (x.rows == 1) {
+        lone_row(part, first, count, x.at, out);
+        return;
+    }
+    float *pair = room + OUTPUTS * part->columns;
+    for (long at = 0; at < count; at += OUTPUTS) {
+        long real = count - at < OUTPUTS ? count - at : OUTPUTS;
+        const float *weights[OUTPUTS];
+        for (int o = 0; o < OUTPUTS; o++) {
+            weights[o] = room + (o < real ? o : 0) * part->columns;
+            if (o < real)
+                expand_row(part, first + at + o, room + o * part->columns);
+        }
+        several_rows(weights, x, part->columns, pair, OUTPUTS);
+        for (long r = 0; r < x.rows; r++)
+            memcpy(out + r * stride + at, pair + r * OUTPUTS, real * sizeof *out);
+    }
+}
+
+struct job {
+    struct pool *pool;
+    const struct product *product;
+    long size; /* outputs of a block */
+};
+
+static unsigned long room_bytes(const struct product *product, long size)
+{
+    return sizeof(float) * (OUTPUTS * product->weights->columns + product->x.rows * (OUTPUTS + 2 * size));
+}
+
+static void gate(const float *closed, const float *through, long count, float *out)
+{
+    for (long at = 0; at < count; at += W) {
+        float a[W] = {0}, b[W] = {0};
+        long real = count - at < W ? count - at : W;
+        memcpy(a, closed + at, real * sizeof *a);
+        memcpy(b, through + at, real * sizeof *b);
+        lanes x = v_load(a), under = v_add(v_all(1.0f), v_exp(v_sub(v_zero(), x)));
+        v_store(a, v_mul(v_div(x, under), v_load(b)));
+        memcpy(out + at, a, real * sizeof *a);
+    }
+}
+
+static void gated_block(const struct product *product, long first, long count, float *room)
+{
+    const struct part *parts = product->weights->parts;
+    struct floats x = product->x, out = product->out;
+    float *closed = room + OUTPUTS * product->weights->columns + x.rows * OUTPUTS, *through = closed + x.rows * count;
+    part_outputs(&parts[0], first, count, x, closed, count, room);
+    part_outputs(&parts[1], first, count, x, through, count, room);
+    for (long r = 0; r < x.rows; r++)
+        gate(closed + r * count, through + r * count, count, out.at + r * out.stride + first);
+}
+
+static void plain_block(const struct product *product, long first, long count, float *room)
+{
+    struct floats x = product->x, out = product->out;
+    float *sums = room + OUTPUTS * product->weights->columns + x.rows * OUTPUTS;
+    long start = 0;
+    for (int p = 0; p < product->weights->count; p++) {
+        const struct part *part = &product->weights->parts[p];
+        long from = first > start ? first : start, end = first + count < start + part->rows ? first + count : start + part->rows;
+        if (from < end)
+            part_outputs(part, from - start, end - from, x, sums + from - first, count, room);
+        start += part->rows;
+    }
+    for (long r = 0; r < x.rows; r++) {
+        float *to = out.at + r * out.stride + first;
+        for (long at = 0; at < count; at++)
+            to[at] = product->add ? to[at] + sums[r * count + at] : sums[r * count + at];
+    }
+}
+
+static void product_block(void *context, long block, int worker)
+{
+    const struct job *job = context;
+    const struct product *product = job->product;
+    long first = block * job->size, left = product->weights->outputs - first;
+    long count = left < job->size ? left : job->size;
+    float *room = pool_scratch(job->pool, worker, room_bytes(product, job->size));
+    if (product->weights->gated)
+        gated_block(product, first, count, room);
+    else
+        plain_block(product, first, count, room);
+}
+
+static int product(struct pool *pool, const struct product *product)
+{
+    const struct weights *weights = product->weights;
+    long bytes = weights->parts[0].row_bytes * (1 + weights->gated);
+    long size = BLOCK_BYTES / bytes / LINE * LINE;
+    struct job job = {pool, product, size < LINE ? LINE : size > MOST ? MOST : size};
+    for (int worker = 0; worker < pool_threads(pool); worker++)
+        if (pool_scratch(pool, worker, room_bytes(product, job.size)) == NULL)
+            return -1;
+    parallel_for(pool, (weights->outputs + job.size - 1) / job.size, product_block, &job);
+    return 0;
+}
+
+/* -- norm -------------------------------------------------------------------------------------------------------- */
+
+static void norm(struct floats x, const float *weight, float eps, struct floats out)
+{
+    for (long r = 0; r < x.rows; r++) {
+        const float *from = x.at + r * x.stride;
+        float *to = out.at + r * out.stride;
+        lanes sum = v_zero();
+        for (long at = 0; at < x.columns; at += W) {
+            float some[W] = {0};
+            memcpy(some, from + at, (x.columns - at < W ? x.columns - at : W) * sizeof *some);
+            sum = v_fma(v_load(some), v_load(some), sum);
+        }
+        float scale = sqrtf(v_sum(sum) / (float)x.columns + eps);
+        for (long at = 0; at < x.columns; at++)
+            to[at] = from[at] / scale * weight[at];
+    }
+}
+
+static void expand(const struct part *part, long first, struct floats out)
+{
+    for (long r = 0; r < out.rows; r++)
+        expand_row(part, first + r, out.at + r * out.stride);
+}
+
+const struct row_kernels SET(rows) = {product, SET(attend), norm, expand};
