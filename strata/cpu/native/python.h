@@ -36,6 +36,6 @@ const struct weights *weights_of(PyObject *object);
 enum set chosen_set(void);
 
 /* More functions of the module; each file that has some ends them with an empty one. */
-extern PyMethodDef row_functions[];
+extern PyMethodDef row_functions[], tile_functions[];
 
 #endif
