@@ -40,8 +40,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+# Compiles the kernels too, if there is a compiler; again whenever a source of theirs changes.
+$(VENV)/.installed: pyproject.toml setup.py $(wildcard strata/cpu/native/*.[ch]) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable .
+	@$(BIN)/python -m strata.cpu.choice
 	touch $@
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
@@ -53,4 +55,4 @@ $(VENV)/.linted: pyproject.toml $(VENV)/.tested
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-3.* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* build dist strata/cpu/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

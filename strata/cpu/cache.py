@@ -42,6 +42,10 @@ class PagedCache:
         self._pages = np.zeros((shape.pages, *page), np.float32)
         self._slots = np.zeros((shape.slots, *page), np.float32)
 
+    @property
+    def memory(self) -> NDArray[np.float32]:
+        return self._pages
+
     def write(
         self,
         layer: int,

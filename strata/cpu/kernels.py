@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.cpu.matrix import GatedMatrix, Matrix
+from strata.cpu.matrix import Blocked
 from strata.cpu.workers import Job, Scratch, Workers
 
 TILE: Final = 64
@@ -111,38 +111,38 @@ class TileKernels:
             places = positions[tile]
             _rotate(x[tile], table[places.start : places.stop], head_dim)
 
-    def linear(self, x: Floats, matrix: Matrix, out: Floats) -> None:
+    def linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._linear, x, matrix, out)
 
-    def add_linear(self, x: Floats, matrix: Matrix, out: Floats) -> None:
+    def add_linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._add_linear, x, matrix, out)
 
-    def gated(self, x: Floats, matrix: GatedMatrix, out: Floats) -> None:
+    def gated(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._gated, x, matrix, out)
 
-    def _share(self, piece: Callable[..., None], x: Floats, matrix: Matrix | GatedMatrix, out: Floats) -> None:
+    def _share(self, piece: Callable[..., None], x: Floats, matrix: Blocked, out: Floats) -> None:
         jobs: list[Job] = [
-            partial(piece, x[tile], matrix.weight, block, out[tile, slice(*block)])
+            partial(piece, x[tile], matrix, block, out[tile, slice(*block)])
             for block in matrix.blocks
             for tile in _tiles(x)
         ]
         self._workers.run(jobs)
 
     @staticmethod
-    def _linear(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, _scratch: Scratch) -> None:
-        np.matmul(x, weight[slice(*block)].T, out=out)
+    def _linear(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+        np.matmul(x, matrix.numbers(*block, scratch).T, out=out)
 
     @staticmethod
-    def _add_linear(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+    def _add_linear(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
         product = scratch.array("product", *out.shape)
-        np.matmul(x, weight[slice(*block)].T, out=product)
+        np.matmul(x, matrix.numbers(*block, scratch).T, out=product)
         out += product
 
     @staticmethod
-    def _gated(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+    def _gated(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
         start, end = block
         both = scratch.array("product", TILE, 2 * (end - start))
-        np.matmul(x, weight[2 * start : 2 * end].T, out=both)
+        np.matmul(x, matrix.numbers(start, end, scratch).T, out=both)
         _gate(both, scratch.array("gate", *out.shape), out)
 
 
@@ -167,37 +167,37 @@ class RowKernels:
         for row, position in zip(_rows(x), positions, strict=True):
             _rotate(x[row], table[position : position + 1], head_dim)
 
-    def linear(self, x: Floats, matrix: Matrix, out: Floats) -> None:
+    def linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._linear, x, matrix, out)
 
-    def add_linear(self, x: Floats, matrix: Matrix, out: Floats) -> None:
+    def add_linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._add_linear, x, matrix, out)
 
-    def gated(self, x: Floats, matrix: GatedMatrix, out: Floats) -> None:
+    def gated(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._gated, x, matrix, out)
 
-    def _share(self, piece: Callable[..., None], x: Floats, matrix: Matrix | GatedMatrix, out: Floats) -> None:
-        jobs: list[Job] = [partial(piece, x, matrix.weight, block, out[:, slice(*block)]) for block in matrix.blocks]
+    def _share(self, piece: Callable[..., None], x: Floats, matrix: Blocked, out: Floats) -> None:
+        jobs: list[Job] = [partial(piece, x, matrix, block, out[:, slice(*block)]) for block in matrix.blocks]
         self._workers.run(jobs)
 
     @staticmethod
-    def _linear(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, _scratch: Scratch) -> None:
-        rows = weight[slice(*block)]
+    def _linear(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+        rows = matrix.numbers(*block, scratch)
         for one, result in zip(x, out, strict=True):
             np.dot(rows, one, out=result)
 
     @staticmethod
-    def _add_linear(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
-        rows = weight[slice(*block)]
+    def _add_linear(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+        rows = matrix.numbers(*block, scratch)
         product = scratch.array("row", len(rows))
         for one, result in zip(x, out, strict=True):
             np.dot(rows, one, out=product)
             result += product
 
     @staticmethod
-    def _gated(x: Floats, weight: Floats, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+    def _gated(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
         start, end = block
-        rows = weight[2 * start : 2 * end]
+        rows = matrix.numbers(start, end, scratch)
         both = scratch.array("row", len(rows))
         gate = scratch.array("row gate", end - start)
         for one, result in zip(x, out, strict=True):

@@ -1,20 +1,21 @@
-"""Weights in memory, cut into blocks of outputs.  Knows shapes; no arithmetic.
+"""Weights as numbers in memory, cut into blocks of outputs.  Knows shapes; no arithmetic.
 
 A product with a matrix is done block by block, and a block's size follows from the matrix alone: so every product has
-one shape, whoever computes it, and there are enough pieces for several threads.
+one shape, whoever computes it, and there are enough pieces for several threads.  Where kernels are compiled, weights
+stay as the file has them (stored.py), and these are for NumPy alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
 from strata.cpu.quantised import Stored, expand
-from strata.cpu.workers import aligned
+from strata.cpu.workers import Scratch, aligned
 
 BLOCK_OUTPUTS: Final = 512
 """Outputs of a block at most.  Of 192 to 1024: smaller ones cost speed, larger ones leave threads idle."""
@@ -24,13 +25,37 @@ _LANES: Final = 16
 
 Floats = NDArray[np.float32]
 
+Blocks: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of outputs."""
+
+
+class Blocked(Protocol):
+    """What a product block by block needs of a matrix."""
+
+    @property
+    def blocks(self) -> Blocks: ...
+
+    def numbers(self, start: int, end: int, scratch: Scratch) -> Floats:
+        """The rows for outputs start .. end - 1; of a gated matrix the gate's, then those that it lets through."""
+        ...
+
+    def expand(self, rows: NDArray[np.int64], out: Floats) -> None:
+        """These rows of one that isn't gated.  Raises IndexError for a row that isn't there."""
+        ...
+
 
 @frozen
 class Matrix:
-    """(outputs, inputs), C order.  `blocks` are ranges of outputs."""
+    """(outputs, inputs), C order."""
 
     weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
-    blocks: tuple[tuple[int, int], ...]
+    blocks: Blocks
+
+    def numbers(self, start: int, end: int, _scratch: Scratch) -> Floats:
+        return self.weight[start:end]
+
+    def expand(self, rows: NDArray[np.int64], out: Floats) -> None:
+        out[...] = self.weight[rows]
 
 
 @frozen
@@ -39,7 +64,13 @@ class GatedMatrix:
     2a .. 2b - 1, so that one product makes both sides of the gate."""
 
     weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
-    blocks: tuple[tuple[int, int], ...]
+    blocks: Blocks
+
+    def numbers(self, start: int, end: int, _scratch: Scratch) -> Floats:
+        return self.weight[2 * start : 2 * end]
+
+    def expand(self, rows: NDArray[np.int64], out: Floats) -> None:
+        raise NotImplementedError("a gated matrix has no rows of one output")
 
 
 def load(parts: Sequence[Stored]) -> Matrix:
@@ -50,13 +81,13 @@ def load(parts: Sequence[Stored]) -> Matrix:
     for part in parts:
         expand(part, weight[at : at + part.shape[0]])
         at += part.shape[0]
-    return Matrix(weight, _blocks(outputs, BLOCK_OUTPUTS))
+    return Matrix(weight, blocks_of(outputs))
 
 
 def load_gated(gate: Stored, up: Stored) -> GatedMatrix:
     outputs, inputs = gate.shape
     weight = aligned(2 * outputs, inputs)
-    blocks = _blocks(outputs, BLOCK_OUTPUTS // 2)
+    blocks = blocks_of(outputs, gated=True)
     for start, end in blocks:
         middle = start + end
         expand(gate, weight[2 * start : middle], start)
@@ -64,8 +95,9 @@ def load_gated(gate: Stored, up: Stored) -> GatedMatrix:
     return GatedMatrix(weight, blocks)
 
 
-def _blocks(outputs: int, most: int) -> tuple[tuple[int, int], ...]:
-    """Cut into pieces of nearly one size, at most `most` and where it can be at least two."""
+def blocks_of(outputs: int, *, gated: bool = False) -> Blocks:
+    """Cut into pieces of nearly one size, at most BLOCK_OUTPUTS rows of weights, and where it can be at least two."""
+    most = BLOCK_OUTPUTS // 2 if gated else BLOCK_OUTPUTS
     count = max(-(-outputs // most), min(2, outputs // (8 * _LANES)), 1)
     size = -(-outputs // count)
     size = -(-size // _LANES) * _LANES

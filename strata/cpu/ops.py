@@ -1,4 +1,7 @@
-"""The processor's operations under one roof, and the threads and the memory that they use.  Knows no architecture."""
+"""The processor's operations under one roof, and the threads and the memory that they use.  Knows no architecture.
+
+On NumPy alone; compiled.py puts compiled kernels in the place of most of it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape
+from strata.cpu.choice import NUMPY
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
-from strata.cpu.matrix import GatedMatrix, Matrix
+from strata.cpu.matrix import Blocked
 from strata.cpu.quantised import Stored, expand, float32_bytes
 from strata.cpu.workers import Workers, aligned
 
@@ -64,6 +68,7 @@ class CpuOps:
         _BLAS.enter()
         usable = machine.usable_processors()
         self._workers = Workers(usable if threads is None else min(threads, usable))
+        self._kernels = NUMPY
         self.tile = TILE
         self.tiles = TileKernels(self._workers)
         self.rows = RowKernels(self._workers)
@@ -71,7 +76,7 @@ class CpuOps:
     @property
     def device(self) -> str:
         count = self._workers.threads
-        return f"cpu (numpy, {count} thread{'s' * (count > 1)})"
+        return f"cpu ({self._kernels}, {count} thread{'s' * (count > 1)})"
 
     def slice_tiles(self, position: int) -> int:
         return max(2 if position < _LONG else 1, self._workers.threads // 2)
@@ -84,10 +89,10 @@ class CpuOps:
     def matrix_bytes(self, tensor: Stored) -> int:
         return float32_bytes(tensor)
 
-    def matrix(self, parts: Sequence[Stored]) -> Matrix:
+    def matrix(self, parts: Sequence[Stored]) -> Blocked:
         return matrix.load(parts)
 
-    def gated_matrix(self, gate: Stored, up: Stored) -> GatedMatrix:
+    def gated_matrix(self, gate: Stored, up: Stored) -> Blocked:
         return matrix.load_gated(gate, up)
 
     def vector(self, tensor: Stored) -> Floats:
@@ -127,26 +132,52 @@ class CpuOps:
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
-    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: Floats) -> None:
+    def embed(self, matrix: Blocked, tokens: NDArray[np.int64], out: Floats) -> None:
         """Raises IndexError for a token that the matrix doesn't have."""
-        out[...] = matrix.weight[tokens]
-
-    def write(
-        self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: Floats, values: Floats
-    ) -> None:
-        heads = (len(keys), cache.kv_heads, cache.head_dim)
-        cache.write(layer, pages, start, keys.reshape(heads), values.reshape(heads))
+        matrix.expand(tokens, out)
 
     def attend_tiles(
-        self, queries: Floats, cache: PagedCache, layer: int, pages: Sequence[int], first: int, end: int, out: Floats
+        self,
+        queries: Floats,
+        keys: Floats,
+        values: Floats,
+        table: Table,
+        cache: PagedCache,
+        layer: int,
+        pages: Sequence[int],
+        first: int,
+        real: range,
+        out: Floats,
     ) -> None:
-        attention.attend_tiles(self._workers, queries, attention.Stored(cache, layer, pages), first, end, out)
+        places = range(first, first + len(queries))
+        for turned in (queries, keys):
+            self.tiles.rotate(turned, table, cache.head_dim, places)
+        there = slice(real.start - first, real.stop - first)
+        self._write(cache, layer, pages, real.start, keys[there], values[there])
+        attention.attend_tiles(self._workers, queries, attention.Stored(cache, layer, pages), first, real.stop, out)
 
     def attend_rows(
-        self, queries: Floats, cache: PagedCache, layer: int, places: Sequence[tuple[Sequence[int], int]], out: Floats
+        self,
+        queries: Floats,
+        keys: Floats,
+        values: Floats,
+        table: Table,
+        cache: PagedCache,
+        layer: int,
+        places: Sequence[tuple[Sequence[int], int]],
+        out: Floats,
     ) -> None:
+        for turned in (queries, keys):
+            self.rows.rotate(turned, table, cache.head_dim, [position for _, position in places])
+        for at, (pages, position) in enumerate(places):
+            self._write(cache, layer, pages, position, keys[at : at + 1], values[at : at + 1])
         stored = [(attention.Stored(cache, layer, pages), position) for pages, position in places]
         attention.attend_rows(self._workers, queries, stored, out)
+
+    @staticmethod
+    def _write(cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: Floats, values: Floats) -> None:
+        heads = (len(keys), cache.kv_heads, cache.head_dim)
+        cache.write(layer, pages, start, keys.reshape(heads), values.reshape(heads))
 
     def close(self) -> None:
         self._workers.close()

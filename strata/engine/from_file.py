@@ -33,10 +33,10 @@ def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) 
 
 def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Engine:
     # Here and not above: an engine that isn't built on a file needs no device.
-    from strata.cpu.ops import CpuOps
+    from strata.cpu.device import open_cpu
     from strata.models.make import make_model
 
-    ops = CpuOps(settings.engine.threads)
+    ops = open_cpu(settings.engine.threads)
     model = make_model(file, ops)
     try:
         budget = plan(

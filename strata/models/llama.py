@@ -227,13 +227,19 @@ class LlamaModel:
         room = self._room.first(len(stretch))
 
         def attend() -> None:
-            kernels, ops = self._ops.tiles, self._ops
-            kernels.rotate(room.queries, self._angles, self.config.head_dim, stretch)
-            kernels.rotate(room.keys, self._angles, self.config.head_dim, stretch)
-            first, last = max(start, stretch.start), min(end, stretch.stop)
-            real = slice(first - stretch.start, last - stretch.start)
-            ops.write(self._cache, layer, pages, first, room.keys[real], room.values[real])
-            ops.attend_tiles(room.queries, self._cache, layer, pages, stretch.start, last, room.attended)
+            real = range(max(start, stretch.start), min(end, stretch.stop))
+            self._ops.attend_tiles(
+                room.queries,
+                room.keys,
+                room.values,
+                self._angles,
+                self._cache,
+                layer,
+                pages,
+                stretch.start,
+                real,
+                room.attended,
+            )
 
         self._layer(self._ops.tiles, self._weights.layers[layer], rows, room, attend)
 
@@ -254,15 +260,10 @@ class LlamaModel:
         room = self._room.first(len(rows))
 
         def attend() -> None:
-            kernels, ops = self._ops.rows, self._ops
-            positions = [row.position for row in rows]
-            kernels.rotate(room.queries, self._angles, self.config.head_dim, positions)
-            kernels.rotate(room.keys, self._angles, self.config.head_dim, positions)
-            for at, row in enumerate(rows):
-                one = slice(at, at + 1)
-                ops.write(self._cache, layer, row.handle.pages, row.position, room.keys[one], room.values[one])
             places = [(row.handle.pages, row.position) for row in rows]
-            ops.attend_rows(room.queries, self._cache, layer, places, room.attended)
+            self._ops.attend_rows(
+                room.queries, room.keys, room.values, self._angles, self._cache, layer, places, room.attended
+            )
 
         self._layer(self._ops.rows, self._weights.layers[layer], residual, room, attend)
 
@@ -298,7 +299,7 @@ class LlamaModel:
 def _refuse_what_does_not_fit(needed: int, available: int) -> None:
     if needed > available:
         raise ModelError(
-            f"its weights take {needed / _GIB:.2f} GiB of memory as float32 and {available / _GIB:.2f} GiB are free;"
+            f"its weights take {needed / _GIB:.2f} GiB of memory and {available / _GIB:.2f} GiB are free;"
             " use a smaller model or free some memory"
         )
 

@@ -72,13 +72,6 @@ class Kernels(Protocol):
         """out = silu(x @ gate.T) * (x @ up.T); the matrix was made by `gated_matrix`."""
         ...
 
-    def rotate(self, x: Array, table: Array, head_dim: int, positions: Any) -> None:
-        """Turn each row's heads by its position, in place: pairs (2i, 2i + 1) of each head by the table's i-th angle.
-
-        `positions`: a range for tiles, one after the other for rows.  x: (rows, heads * head_dim); https://arxiv.org/abs/2104.09864
-        """
-        ...
-
 
 class Ops(Protocol):
     """One device."""
@@ -126,7 +119,7 @@ class Ops(Protocol):
         ...
 
     def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Array:
-        """The angles of `rotate` for every position below `context`: the first `turned` elements of a head turn.
+        """The angles of every position below `context`; of each head the first `turned` elements are turned.
 
         `factors`: what each pair's speed is divided by, turned / 2 of them; none: by nothing.
         """
@@ -150,22 +143,39 @@ class Ops(Protocol):
         """out = the matrix's rows that `tokens` name."""
         ...
 
-    def write(self, cache: Cache, layer: int, pages: Sequence[int], start: int, keys: Array, values: Array) -> None:
-        """Store rows of keys and values, (rows, kv_heads * head_dim), at positions start, start + 1, ..."""
-        ...
-
     def attend_tiles(
-        self, queries: Array, cache: Cache, layer: int, pages: Sequence[int], first: int, end: int, out: Array
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        table: Array,
+        cache: Cache,
+        layer: int,
+        pages: Sequence[int],
+        first: int,
+        real: range,
+        out: Array,
     ) -> None:
-        """out = causal attention of whole tiles of queries at positions first, first + 1, ...; first is on the grid.
+        """Turn whole tiles of queries and keys by their positions, store keys and values, and attend causally.
 
-        Nothing is stored from position `end` on, so the rows from there are padding; their results mean nothing, but
-        are finite.  queries and out: (rows, heads * head_dim).
+        Rows are at positions first, first + 1, ...; first is on the grid.  `real` are the positions that are more than
+        padding: only theirs are stored, nothing is stored from real.stop on, and results from there mean nothing, but
+        are finite.  Each row's heads are turned in place: pairs (2i, 2i + 1) of each head by the table's i-th angle
+        (https://arxiv.org/abs/2104.09864).  queries and out: (rows, heads * head_dim), keys and values: (rows,
+        kv_heads * head_dim).
         """
         ...
 
     def attend_rows(
-        self, queries: Array, cache: Cache, layer: int, places: Sequence[tuple[Sequence[int], int]], out: Array
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        table: Array,
+        cache: Cache,
+        layer: int,
+        places: Sequence[tuple[Sequence[int], int]],
+        out: Array,
     ) -> None:
         """The same for rows that come alone, each with its sequence's pages and its position."""
         ...

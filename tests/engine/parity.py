@@ -13,7 +13,7 @@ import attrs
 from attrs import frozen
 from drive import CHUNK, PAGE, Drive, prompt
 
-from strata.cpu.ops import CpuOps
+from strata.cpu.device import open_cpu
 from strata.messages import ChunkRead, Sampling, Seq
 from strata.models import open_model
 from strata.models.architecture import Model
@@ -103,7 +103,7 @@ DISTURBANCES: dict[str, Disturb] = {
 
 
 def llama(path: Path) -> Model:
-    return make_model(open_model(path), CpuOps(threads=1))
+    return make_model(open_model(path), open_cpu(threads=1))
 
 
 def same(run: Run, undisturbed: Run) -> None:

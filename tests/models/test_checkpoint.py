@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_reading import Reader
 
-from strata.cpu.ops import CpuOps
+from strata.cpu.device import open_cpu
 from strata.cpu.quantised import expand
 from strata.errors import ModelError
 from strata.messages import ChatMessage
@@ -41,7 +41,7 @@ def said(name: str) -> dict[str, Any]:
 
 
 def loaded(file: ModelFile) -> Model:
-    model = make_model(file, CpuOps(1))
+    model = make_model(file, open_cpu(1))
     model.allocate(8, 64, context=512, rows=4)
     return model
 

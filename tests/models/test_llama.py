@@ -10,7 +10,7 @@ import pytest
 from llama_reading import Reader
 from reference_llama import reference_logits
 
-from strata.cpu.ops import CpuOps
+from strata.cpu.device import open_cpu
 from strata.errors import ModelError
 from strata.models.architecture import Model
 from strata.models.file import open_model
@@ -22,7 +22,7 @@ PAGES = 80
 
 
 def tiny(path: Path, *, threads: int = 1, page_tokens: int = PAGE) -> Model:
-    model = make_model(open_model(path), CpuOps(threads))
+    model = make_model(open_model(path), open_cpu(threads))
     model.allocate(PAGES * PAGE // page_tokens, page_tokens, context=model.config.context, rows=5)
     return model
 
@@ -61,7 +61,7 @@ def new(model: Model, seed: int = 1, *, half: int = 0) -> Reader:
 )
 def test_reading_and_decoding_compute_what_a_plain_model_computes(tmp_path: Path, sizes: dict[str, object]) -> None:
     file = open_model(write_tiny_model(tmp_path / "tiny.gguf", seed=3, **sizes))
-    model = make_model(file, CpuOps(2))
+    model = make_model(file, open_cpu(2))
     model.allocate(PAGES, PAGE, context=model.config.context, rows=1)
     tokens = [int(token) for token in np.random.default_rng(7).integers(0, file.config.vocab_size, 330)]
     expected = reference_logits(file.config, file.tensors, tokens)
@@ -236,8 +236,8 @@ def test_a_model_that_does_not_fit_the_memory_is_refused_with_both_sizes(tiny_mo
     file = open_model(tiny_model_path)
     needed = sum(4 * int(np.prod(tensor.shape)) for tensor in file.tensors.values())
     with pytest.raises(ModelError) as refused:
-        make_model(file, CpuOps(1), available=needed - 1)
-    assert str(refused.value).startswith(f"{tiny_model_path}: its weights take 0.00 GiB of memory as float32")
+        make_model(file, open_cpu(1), available=needed - 1)
+    assert str(refused.value).startswith(f"{tiny_model_path}: its weights take 0.00 GiB of memory and")
     assert "0.00 GiB are free" in str(refused.value)
     assert "\n" not in str(refused.value)
-    make_model(file, CpuOps(1), available=needed).close()
+    make_model(file, open_cpu(1), available=needed).close()

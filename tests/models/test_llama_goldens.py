@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from llama_reading import Reader
 
-from strata.cpu.ops import CpuOps
+from strata.cpu.device import open_cpu
 from strata.models.architecture import Model
 from strata.models.file import open_model
 from strata.models.make import make_model
@@ -20,7 +20,7 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json"
 
 @pytest.fixture(scope="module")
 def model(default_model_path: Path) -> Iterator[Model]:
-    model = make_model(open_model(default_model_path), CpuOps())
+    model = make_model(open_model(default_model_path), open_cpu())
     model.allocate(12, 64, context=12 * 64, rows=4)
     yield model
     model.close()

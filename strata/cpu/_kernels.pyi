@@ -1,0 +1,51 @@
+"""The compiled kernels (native/module.c, native/rows_python.c).  Arrays are float32 and rows in C order."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+def sets() -> list[str]:
+    """The instruction sets that can run here, the best one last."""
+
+def use(name: str, /) -> None:
+    """Compute with this set from now on.  Raises ValueError where it can't run here."""
+
+def used() -> str: ...
+
+class Pool:
+    """Threads that compute, the caller among them; one caller at a time.  Closed when forgotten."""
+
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    def close(self) -> None: ...
+
+class Weights:
+    """Matrices of one width as a file holds them: (kind, rows, columns, bytes) each.  Holds the bytes, copies nothing.
+
+    `gated`: two of one shape, a gate and what it lets through.  Raises ValueError for an unknown kind and wrong sizes.
+    """
+
+    def __init__(self, parts: tuple[tuple[str, int, int, NDArray[np.uint8]], ...], gated: bool) -> None: ...
+
+def product(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None:
+    """out (+)= x @ weights.T; gated: out = silu(x @ gate.T) * (x @ up.T)."""
+
+def norm(x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /) -> None: ...
+def expand(weights: Weights, rows: NDArray[np.int64], out: NDArray[np.float32], /) -> None:
+    """Rows of all parts, one below the other, as numbers.  Raises IndexError for one that isn't there."""
+
+def attend(
+    pool: Pool,
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    table: NDArray[np.complex64],
+    cache: NDArray[np.float32],
+    layer: int,
+    places: list[tuple[Sequence[int], int]],
+    out: NDArray[np.float32],
+    /,
+) -> None:
+    """Turn queries and keys in place, store keys and values, attend: each row at its place (pages, position)."""

@@ -1,0 +1,83 @@
+"""The processor's operations by compiled kernels; weights stay as the file has them.
+
+The plain twin of each is in ops.py, kernels.py and attention.py.  Knows no architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.cpu import _kernels, stored
+from strata.cpu.cache import PagedCache
+from strata.cpu.kernels import RowKernels, Table
+from strata.cpu.ops import CpuOps
+from strata.cpu.quantised import Stored
+from strata.cpu.stored import StoredMatrix
+from strata.cpu.workers import Workers
+
+Floats = NDArray[np.float32]
+
+
+class CompiledRows(RowKernels):
+    """Rows that came alone: (n, width), each by itself; the weights are read once for all of them.
+
+    Matrices are StoredMatrix.
+    """
+
+    def __init__(self, workers: Workers, pool: _kernels.Pool) -> None:
+        super().__init__(workers)
+        self._pool = pool
+
+    def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        _kernels.norm(x, weight, eps, out)
+
+    def linear(self, x: Floats, matrix: Any, out: Floats) -> None:
+        _kernels.product(self._pool, matrix.weights, x, out, False)
+
+    def add_linear(self, x: Floats, matrix: Any, out: Floats) -> None:
+        _kernels.product(self._pool, matrix.weights, x, out, True)
+
+    def gated(self, x: Floats, matrix: Any, out: Floats) -> None:
+        _kernels.product(self._pool, matrix.weights, x, out, False)
+
+
+class CompiledOps(CpuOps):
+    """Implements `strata.models.ops.Ops` with the kernels for one instruction set, in the whole process the same."""
+
+    def __init__(self, threads: int | None, kernels: str) -> None:
+        _kernels.use(kernels)
+        super().__init__(threads)
+        self._kernels = kernels
+        self._pool = _kernels.Pool(self._workers.threads)
+        self.rows = CompiledRows(self._workers, self._pool)
+
+    def matrix_bytes(self, tensor: Stored) -> int:
+        """What is mapped from the file counts too: it must stay in memory for every step."""
+        return tensor.data.nbytes
+
+    def matrix(self, parts: Sequence[Stored]) -> StoredMatrix:
+        return stored.load(parts)
+
+    def gated_matrix(self, gate: Stored, up: Stored) -> StoredMatrix:
+        return stored.load([gate, up], gated=True)
+
+    def attend_rows(
+        self,
+        queries: Floats,
+        keys: Floats,
+        values: Floats,
+        table: Table,
+        cache: PagedCache,
+        layer: int,
+        places: Sequence[tuple[Sequence[int], int]],
+        out: Floats,
+    ) -> None:
+        _kernels.attend(self._pool, queries, keys, values, table, cache.memory, layer, list(places), out)
+
+    def close(self) -> None:
+        self._pool.close()
+        super().close()
