@@ -1,4 +1,4 @@
-"""The compiled kernels (native/module.c, native/rows_python.c).  Arrays are float32 and rows in C order."""
+"""The compiled kernels (native/*_python.c).  Arrays are float32 and rows in C order."""
 
 from collections.abc import Sequence
 
@@ -49,3 +49,26 @@ def attend(
     /,
 ) -> None:
     """Turn queries and keys in place, store keys and values, attend: each row at its place (pages, position)."""
+
+def product_tiles(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None:
+    """The same as `product` for whole tiles of rows."""
+
+def norm_tiles(
+    pool: Pool, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /
+) -> None: ...
+def attend_tiles(
+    pool: Pool,
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    table: NDArray[np.complex64],
+    cache: NDArray[np.float32],
+    layer: int,
+    pages: Sequence[int],
+    first: int,
+    start: int,
+    end: int,
+    out: NDArray[np.float32],
+    /,
+) -> None:
+    """Turn whole tiles at positions first, first + 1, ... in place, store start .. end - 1 of them, attend."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from strata.cpu import _kernels, stored
 from strata.cpu.cache import PagedCache
+from strata.cpu.compiled_tiles import CompiledTiles
 from strata.cpu.kernels import RowKernels, Table
 from strata.cpu.ops import CpuOps
 from strata.cpu.quantised import Stored
@@ -53,6 +54,7 @@ class CompiledOps(CpuOps):
         super().__init__(threads)
         self._kernels = kernels
         self._pool = _kernels.Pool(self._workers.threads)
+        self.tiles = CompiledTiles(self._workers, self._pool)
         self.rows = CompiledRows(self._workers, self._pool)
 
     def matrix_bytes(self, tensor: Stored) -> int:
@@ -64,6 +66,22 @@ class CompiledOps(CpuOps):
 
     def gated_matrix(self, gate: Stored, up: Stored) -> StoredMatrix:
         return stored.load([gate, up], gated=True)
+
+    def attend_tiles(
+        self,
+        queries: Floats,
+        keys: Floats,
+        values: Floats,
+        table: Table,
+        cache: PagedCache,
+        layer: int,
+        pages: Sequence[int],
+        first: int,
+        real: range,
+        out: Floats,
+    ) -> None:
+        where = (first, real.start, real.stop)
+        _kernels.attend_tiles(self._pool, queries, keys, values, table, cache.memory, layer, pages, *where, out)
 
     def attend_rows(
         self,
