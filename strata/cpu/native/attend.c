@@ -11,6 +11,7 @@
 #define SPAN 512 /* keys; a multiple of W */
 #define KEYS 4   /* scores that are made at a time */
 #define CHUNK 4  /* vectors of values that are summed at a time */
+#define AHEAD 4096
 
 struct work {
     const struct attention *all;
@@ -94,17 +95,26 @@ INLINE void few_scores(const float *query, const float *keys, long count, long h
     v_sums(sums, out);
 }
 
+/* Asks for `count` floats AHEAD bytes further on: processors don't look beyond a page by themselves. */
+INLINE void fetch(const float *at, long count)
+{
+    for (long i = 0; i < count; i += 16)
+        __builtin_prefetch((const char *)(at + i) + AHEAD);
+}
+
 /* Of the `group` queries, each `width` floats, with `count` keys; each query's scores lie SPAN apart. */
 INLINE void run_scores(const float *queries, long group, long width, const float *keys, long count, long head_dim,
                        float *scores)
 {
     float out[KEYS];
     long whole = count / KEYS * KEYS;
-    for (long at = 0; at < whole; at += KEYS)
+    for (long at = 0; at < whole; at += KEYS) {
+        fetch(keys + at * head_dim, KEYS * head_dim);
         for (long g = 0; g < group; g++) {
             few_scores(queries + g * width, keys + at * head_dim, KEYS, head_dim, out);
             memcpy(scores + g * SPAN + at, out, sizeof out);
         }
+    }
     for (long g = 0; g < group && whole < count; g++) {
         few_scores(queries + g * width, keys + whole * head_dim, count - whole, head_dim, out);
         memcpy(scores + g * SPAN + whole, out, (count - whole) * sizeof *out);

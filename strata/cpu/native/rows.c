@@ -1,12 +1,12 @@
 /* Products of rows with weights that stay as the file has them, and norms.  Compiled for every instruction set.
  *
- * One sum is W lanes: lane i adds up elements i, W + i, 2W + i ... in order, and the lanes are added up in one fixed
- * order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum; several rows share weights that
+ * One sum is W lanes, each of every W-th element in the order that the kind of weights has (arranged.h), and the lanes
+ * are added up in one fixed order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum; several rows share weights that
  * are made into floats first, a few outputs at a time, and the sums are the same.
  */
 #include "rows.h"
 
-#include "blocks.h"
+#include "arranged.h"
 
 #define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
 #define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
@@ -14,6 +14,7 @@
 #define BLOCK_BYTES 32768 /* of weights, that a thread takes at a time; as outputs: whole lines of floats, at most MOST */
 #define LINE 16
 #define MOST 256
+#define AHEAD 4096 /* bytes that are asked for early: processors don't look beyond a page by themselves */
 
 INLINE long whole_blocks(long columns) { return columns / BLOCK * BLOCK; }
 
@@ -39,20 +40,29 @@ INLINE void rest_of_weights(enum kind kind, const uint8_t *row, long columns, la
 
 INLINE void add_block(const lanes weights[VECTORS], const float *x, lanes *sum)
 {
+#pragma GCC unroll 4
     for (int i = 0; i < VECTORS; i++)
         *sum = v_fma(weights[i], v_load(x + W * i), *sum);
 }
 
+/* Blocks that are computed as one piece of straight code: those of a super-block share its scales. */
+INLINE int straight(enum kind kind) { return kind == Q4_K || kind == Q5_K || kind == Q6_K ? 8 : 1; }
+
 INLINE void lone(enum kind kind, const uint8_t *row, long row_bytes, const float *x, long columns, float out[TOGETHER])
 {
     lanes sums[TOGETHER], weights[VECTORS];
+    const long ahead = TOGETHER * row_bytes > AHEAD ? TOGETHER * row_bytes : AHEAD;
     for (int o = 0; o < TOGETHER; o++)
         sums[o] = v_zero();
-    for (long at = 0; at < columns / BLOCK; at++)
-        for (int o = 0; o < TOGETHER; o++) {
-            block(kind, row + o * row_bytes, at, weights);
-            add_block(weights, x + BLOCK * at, &sums[o]);
-        }
+    for (long at = 0; at < columns / BLOCK; at += straight(kind))
+#pragma GCC unroll 4
+        for (int o = 0; o < TOGETHER; o++)
+#pragma GCC unroll 8
+            for (int more = 0; more < straight(kind); more++) {
+                __builtin_prefetch(row + o * row_bytes + (at + more) * block_bytes(kind) + ahead);
+                arranged_block(kind, row + o * row_bytes, at + more, weights);
+                add_block(weights, x + BLOCK * (at + more), &sums[o]);
+            }
     if (has_rest(kind, columns)) {
         float rest[BLOCK];
         rest_of(x, columns, rest);
@@ -96,11 +106,16 @@ static void lone_row(const struct part *part, long first, long count, const floa
 
 /* -- several rows ------------------------------------------------------------------------------------------------ */
 
-INLINE void expand_kind(enum kind kind, const uint8_t *row, long columns, float *out)
+INLINE void expand_kind(enum kind kind, int arranged, const uint8_t *row, long columns, float *out)
 {
     lanes weights[VECTORS];
     for (long at = 0; at < columns / BLOCK; at++) {
-        block(kind, row, at, weights);
+        __builtin_prefetch(row + at * block_bytes(kind) + AHEAD);
+        if (arranged)
+            arranged_block(kind, row, at, weights);
+        else
+            block(kind, row, at, weights);
+#pragma GCC unroll 4
         for (int i = 0; i < VECTORS; i++)
             v_store(out + BLOCK * at + W * i, weights[i]);
     }
@@ -113,11 +128,12 @@ INLINE void expand_kind(enum kind kind, const uint8_t *row, long columns, float 
     }
 }
 
-static void expand_row(const struct part *part, long row, float *out)
+/* Row `row` as numbers, in order or in the order of its kind. */
+INLINE void expand_row(const struct part *part, int arranged, long row, float *out)
 {
     const uint8_t *data = part->data + row * part->row_bytes;
     switch (part->kind) {
-#define CASE(kind) case kind: expand_kind(kind, data, part->columns, out); break
+#define CASE(kind) case kind: expand_kind(kind, arranged, data, part->columns, out); break
     CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
     CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
 #undef CASE
@@ -126,55 +142,58 @@ static void expand_row(const struct part *part, long row, float *out)
 }
 
 /* OUTPUTS rows of weights and `rows` rows of x (a constant), each with each. */
-INLINE void several(const float *const weights[OUTPUTS], const float *x, long stride, int rows, long columns,
+INLINE void several(const float *const weights[OUTPUTS], const float *x, long stride, const int rows, long columns,
                     float out[ROWS][OUTPUTS])
 {
-    lanes sums[ROWS * OUTPUTS];
-    for (int i = 0; i < ROWS * OUTPUTS; i++)
-        sums[i] = v_zero();
+    lanes sums[ROWS][OUTPUTS];
+    for (int r = 0; r < ROWS; r++)
+        for (int o = 0; o < OUTPUTS; o++)
+            sums[r][o] = v_zero();
     for (long at = 0; at < whole_blocks(columns); at += W) {
         lanes ours[OUTPUTS];
+#pragma GCC unroll 2
         for (int o = 0; o < OUTPUTS; o++)
             ours[o] = v_load(weights[o] + at);
+#pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             lanes theirs = v_load(x + r * stride + at);
+#pragma GCC unroll 2
             for (int o = 0; o < OUTPUTS; o++)
-                sums[r * OUTPUTS + o] = v_fma(ours[o], theirs, sums[r * OUTPUTS + o]);
+                sums[r][o] = v_fma(ours[o], theirs, sums[r][o]);
         }
     }
     if (columns % BLOCK) {
         float ours[OUTPUTS][BLOCK], theirs[BLOCK];
         for (int o = 0; o < OUTPUTS; o++)
             rest_of(weights[o], columns, ours[o]);
+#pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             rest_of(x + r * stride, columns, theirs);
+#pragma GCC unroll 2
             for (int o = 0; o < OUTPUTS; o++)
                 for (int i = 0; i < BLOCK; i += W)
-                    sums[r * OUTPUTS + o] = v_fma(v_load(ours[o] + i), v_load(theirs + i), sums[r * OUTPUTS + o]);
+                    sums[r][o] = v_fma(v_load(ours[o] + i), v_load(theirs + i), sums[r][o]);
         }
     }
-    float flat[ROWS * OUTPUTS];
-    for (int i = 0; i < ROWS * OUTPUTS; i += 4)
-        v_sums(sums + i, flat + i);
-    for (int r = 0; r < rows; r++)
-        for (int o = 0; o < OUTPUTS; o++)
-            out[r][o] = flat[r * OUTPUTS + o];
+    for (int r = 0; r < ROWS; r += 2)
+        v_sums((lanes[4]){sums[r][0], sums[r][1], sums[r + 1][0], sums[r + 1][1]}, out[r]);
 }
 
-static void several_rows(const float *const weights[OUTPUTS], struct floats x, long columns, float *out, long stride)
+/* Of the outputs the first `real` are wanted; row by row to `out`, `stride` apart. */
+static void several_rows(const float *const weights[OUTPUTS], struct floats x, int real, float *out, long stride)
 {
     float sums[ROWS][OUTPUTS];
     for (long at = 0; at < x.rows; at += ROWS) {
         int rows = x.rows - at < ROWS ? (int)(x.rows - at) : ROWS;
         const float *first = x.at + at * x.stride;
         switch (rows) {
-        case 1: several(weights, first, x.stride, 1, columns, sums); break;
-        case 2: several(weights, first, x.stride, 2, columns, sums); break;
-        case 3: several(weights, first, x.stride, 3, columns, sums); break;
-        default: several(weights, first, x.stride, 4, columns, sums); break;
+        case 1: several(weights, first, x.stride, 1, x.columns, sums); break;
+        case 2: several(weights, first, x.stride, 2, x.columns, sums); break;
+        case 3: several(weights, first, x.stride, 3, x.columns, sums); break;
+        default: several(weights, first, x.stride, 4, x.columns, sums); break;
         }
         for (int r = 0; r < rows; r++)
-            for (int o = 0; o < OUTPUTS; o++)
+            for (int o = 0; o < real; o++)
                 out[(at + r) * stride + o] = sums[r][o];
     }
 }
@@ -182,7 +201,7 @@ static void several_rows(const float *const weights[OUTPUTS], struct floats x, l
 /* -- a range of outputs ------------------------------------------------------------------------------------------ */
 
 /* Sums of outputs first .. first + count - 1 of one part to `out`, row by row `stride` apart.
- * `room`: OUTPUTS rows of floats, and x.rows * OUTPUTS floats. */
+ * `room`: OUTPUTS rows of weights. */
 static void part_outputs(const struct part *part, long first, long count, struct floats x, float *out, long stride,
                          float *room)
 {
@@ -190,30 +209,28 @@ static void part_outputs(const struct part *part, long first, long count, struct
         lone_row(part, first, count, x.at, out);
         return;
     }
-    float *pair = room + OUTPUTS * part->columns;
     for (long at = 0; at < count; at += OUTPUTS) {
-        long real = count - at < OUTPUTS ? count - at : OUTPUTS;
+        int real = count - at < OUTPUTS ? (int)(count - at) : OUTPUTS;
         const float *weights[OUTPUTS];
         for (int o = 0; o < OUTPUTS; o++) {
             weights[o] = room + (o < real ? o : 0) * part->columns;
             if (o < real)
-                expand_row(part, first + at + o, room + o * part->columns);
+                expand_row(part, 1, first + at + o, room + o * part->columns);
         }
-        several_rows(weights, x, part->columns, pair, OUTPUTS);
-        for (long r = 0; r < x.rows; r++)
-            memcpy(out + r * stride + at, pair + r * OUTPUTS, real * sizeof *out);
+        several_rows(weights, x, real, out + at, stride);
     }
 }
 
 struct job {
     struct pool *pool;
     const struct product *product;
+    struct floats x[ORDERS]; /* the inputs in each order that a part needs */
     long size; /* outputs of a block */
 };
 
 static unsigned long room_bytes(const struct product *product, long size)
 {
-    return sizeof(float) * (OUTPUTS * product->weights->columns + product->x.rows * (OUTPUTS + 2 * size));
+    return sizeof(float) * (OUTPUTS * product->weights->columns + product->x.rows * 2 * size);
 }
 
 static void gate(const float *closed, const float *through, long count, float *out)
@@ -229,27 +246,29 @@ static void gate(const float *closed, const float *through, long count, float *o
     }
 }
 
-static void gated_block(const struct product *product, long first, long count, float *room)
+static void gated_block(const struct job *job, long first, long count, float *room)
 {
+    const struct product *product = job->product;
     const struct part *parts = product->weights->parts;
     struct floats x = product->x, out = product->out;
-    float *closed = room + OUTPUTS * product->weights->columns + x.rows * OUTPUTS, *through = closed + x.rows * count;
-    part_outputs(&parts[0], first, count, x, closed, count, room);
-    part_outputs(&parts[1], first, count, x, through, count, room);
+    float *closed = room + OUTPUTS * product->weights->columns, *through = closed + x.rows * count;
+    part_outputs(&parts[0], first, count, job->x[order_of(parts[0].kind)], closed, count, room);
+    part_outputs(&parts[1], first, count, job->x[order_of(parts[1].kind)], through, count, room);
     for (long r = 0; r < x.rows; r++)
         gate(closed + r * count, through + r * count, count, out.at + r * out.stride + first);
 }
 
-static void plain_block(const struct product *product, long first, long count, float *room)
+static void plain_block(const struct job *job, long first, long count, float *room)
 {
+    const struct product *product = job->product;
     struct floats x = product->x, out = product->out;
-    float *sums = room + OUTPUTS * product->weights->columns + x.rows * OUTPUTS;
+    float *sums = room + OUTPUTS * product->weights->columns;
     long start = 0;
     for (int p = 0; p < product->weights->count; p++) {
         const struct part *part = &product->weights->parts[p];
         long from = first > start ? first : start, end = first + count < start + part->rows ? first + count : start + part->rows;
         if (from < end)
-            part_outputs(part, from - start, end - from, x, sums + from - first, count, room);
+            part_outputs(part, from - start, end - from, job->x[order_of(part->kind)], sums + from - first, count, room);
         start += part->rows;
     }
     for (long r = 0; r < x.rows; r++) {
@@ -267,9 +286,29 @@ static void product_block(void *context, long block, int worker)
     long count = left < job->size ? left : job->size;
     float *room = pool_scratch(job->pool, worker, room_bytes(product, job->size));
     if (product->weights->gated)
-        gated_block(product, first, count, room);
+        gated_block(job, first, count, room);
     else
-        plain_block(product, first, count, room);
+        plain_block(job, first, count, room);
+}
+
+/* Sets the inputs of a job in every order that its weights ask for; -1 where memory is lacking. */
+static int arrange_inputs(struct job *job)
+{
+    const struct weights *weights = job->product->weights;
+    struct floats x = job->product->x;
+    float *memory = pool_results(job->pool, sizeof *memory * x.rows * x.columns * (ORDERS - 1));
+    if (memory == NULL)
+        return -1;
+    job->x[NATURAL] = x;
+    for (int p = 0; p < weights->count; p++) {
+        enum order order = order_of(weights->parts[p].kind);
+        if (job->x[order].at != NULL)
+            continue;
+        job->x[order] = (struct floats){memory + (order - 1) * x.rows * x.columns, x.rows, x.columns, x.columns};
+        for (long r = 0; r < x.rows; r++)
+            arrange(order, x.at + r * x.stride, x.columns, job->x[order].at + r * x.columns);
+    }
+    return 0;
 }
 
 static int product(struct pool *pool, const struct product *product)
@@ -277,10 +316,12 @@ static int product(struct pool *pool, const struct product *product)
     const struct weights *weights = product->weights;
     long bytes = weights->parts[0].row_bytes * (1 + weights->gated);
     long size = BLOCK_BYTES / bytes / LINE * LINE;
-    struct job job = {pool, product, size < LINE ? LINE : size > MOST ? MOST : size};
+    struct job job = {.pool = pool, .product = product, .size = size < LINE ? LINE : size > MOST ? MOST : size};
     for (int worker = 0; worker < pool_threads(pool); worker++)
         if (pool_scratch(pool, worker, room_bytes(product, job.size)) == NULL)
             return -1;
+    if (arrange_inputs(&job) < 0)
+        return -1;
     parallel_for(pool, (weights->outputs + job.size - 1) / job.size, product_block, &job);
     return 0;
 }
@@ -307,7 +348,7 @@ static void norm(struct floats x, const float *weight, float eps, struct floats 
 static void expand(const struct part *part, long first, struct floats out)
 {
     for (long r = 0; r < out.rows; r++)
-        expand_row(part, first + r, out.at + r * out.stride);
+        expand_row(part, 0, first + r, out.at + r * out.stride);
 }
 
 const struct row_kernels SET(rows) = {product, SET(attend), norm, expand};
