@@ -1,6 +1,7 @@
 """Weights as a file holds them, made into float32.  Knows the layouts of blocks; no file, no model.
 
-Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h; a block's elements are 32 neighbours of a row.
+Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h; a block's elements are 32 neighbours of a row,
+or 256 (`_K`), which then have several scales.
 The arithmetic is done in the order of the `gguf` library, so the numbers equal its own.
 """
 
@@ -15,7 +16,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 BLOCK: Final = 32
-"""Elements of a block."""
+SUPER_BLOCK: Final = 256
+"""Elements of a block, and of one of blocks that share a scale of scales."""
 
 _CHUNK: Final = 1 << 18
 """Elements that are made at a time: enough to be fast, few enough that no second copy of a weight is held."""
@@ -90,6 +92,49 @@ def _q8_0(blocks: Bytes, out: Floats) -> None:
     np.multiply(blocks[:, 2:].view(np.int8), _half(blocks, 0), out=out)
 
 
+def _q4_k(blocks: Bytes, out: Floats) -> None:
+    """f16 scale, f16 scale of minima, 12 bytes of both, 128 bytes of nibbles.  nibble * scale - minimum."""
+    _scale_eighths(blocks, _paired_nibbles(blocks[:, 16:]), out)
+
+
+def _q5_k(blocks: Bytes, out: Floats) -> None:
+    """The same with 32 bytes of fifth bits before the nibbles: bit b of byte i is that of element 32 b + i."""
+    bits = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
+    _scale_eighths(blocks, _paired_nibbles(blocks[:, 48:]) + (bits << 4), out)
+
+
+def _paired_nibbles(packed: Bytes) -> Bytes:
+    """(blocks, 8, 32): of each 32 bytes the low nibbles are one eighth, the high ones the next."""
+    raw = packed.reshape(-1, 4, 32)
+    return np.stack((raw & 15, raw >> 4), axis=2).reshape(-1, 8, 32)
+
+
+def _scale_eighths(blocks: Bytes, codes: Bytes, out: Floats) -> None:
+    scales, minima = _packed_scales(blocks[:, 4:16])
+    result = out.reshape(codes.shape)
+    np.multiply(codes, (scales * _half(blocks, 0))[:, :, None], out=result)
+    result -= (minima * _half(blocks, 2))[:, :, None]
+
+
+def _packed_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """Eight scales and eight minima of six bits: the upper pairs of the last four hang at the first four's bytes."""
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate((first & 63, (third & 15) | (first >> 6 << 4)), axis=1)
+    return scales, np.concatenate((second & 63, (third >> 4) | (second >> 6 << 4)), axis=1)
+
+
+def _q6_k(blocks: Bytes, out: Floats) -> None:
+    """128 bytes of low nibbles, 64 of upper pairs, 16 signed scales, f16 scale.  (value - 32) * scale, one for 16."""
+    raw = blocks[:, :128].reshape(-1, 2, 64)
+    low = np.stack((raw & 15, raw >> 4), axis=2).reshape(-1, 2, 4, 32)
+    pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    codes = low | ((pairs >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3) << 4
+    scales = blocks[:, 192:208].view(np.int8) * _half(blocks, 208)
+    np.multiply(
+        codes.astype(np.int8).reshape(-1, 16, 16) - np.int8(32), scales[:, :, None], out=out.reshape(-1, 16, 16)
+    )
+
+
 def _half(blocks: Bytes, at: int) -> Floats:
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
@@ -121,6 +166,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "Q5_0": _Kind(22, BLOCK, _q5_0),
     "Q5_1": _Kind(24, BLOCK, _q5_1),
     "Q8_0": _Kind(34, BLOCK, _q8_0),
+    "Q4_K": _Kind(144, SUPER_BLOCK, _q4_k),
+    "Q5_K": _Kind(176, SUPER_BLOCK, _q5_k),
+    "Q6_K": _Kind(210, SUPER_BLOCK, _q6_k),
 }
 
 

@@ -25,6 +25,9 @@ BLOCKS: Final[Mapping[str, tuple[int, int]]] = {
     "Q5_0": (32, 22),
     "Q5_1": (32, 24),
     "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
 }
 """Kind of tensor -> elements of a block and its bytes (ggml's `ggml-common.h`).  Blocks lie along a row."""
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from compiled_cases import KINDS, SUPER_BLOCKS, kernels, numbers_of, pool, random_bytes, random_rows, using, weight
+from compiled_cases import kernels, pool, using, weight
+from quantised_cases import KINDS, SUPER_BLOCKS, numbers_of, random_bytes, random_rows
 
 from strata.cpu.attention import Stored, attend_rows
 from strata.cpu.cache import PagedCache

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType
+from quantised_cases import numbers_of, random_bytes
 
 from strata.cpu.quantised import expand, float32_bytes
 from strata.models.config import KINDS, RawTensor
 
 
-def random_bytes(kind: str, rows: int, columns: int) -> np.ndarray:
-    """Valid bytes of a kind: random numbers, quantised."""
-    values = np.random.default_rng(1).standard_normal((rows, columns), dtype=np.float32)
-    return np.ascontiguousarray(gguf.quantize(values, GGMLQuantizationType[kind])).view(np.uint8)
-
-
 def stored(kind: str, rows: int, columns: int) -> RawTensor:
-    return RawTensor("blk.0.weight", kind, (rows, columns), random_bytes(kind, rows, columns).reshape(-1))
+    return RawTensor("blk.0.weight", kind, (rows, columns), random_bytes(kind, rows, columns, 1).reshape(-1))
 
 
 def by_library(tensor: RawTensor) -> np.ndarray:
-    rows = tensor.data.reshape(tensor.shape[0], -1)
-    kind = GGMLQuantizationType[tensor.kind]
-    if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
-        rows = rows.view(np.float32 if tensor.kind == "F32" else np.float16)
-    return gguf.dequantize(rows, kind).astype(np.float32).reshape(tensor.shape)
+    rows, columns = tensor.shape
+    return numbers_of(tensor.kind, tensor.data.reshape(rows, -1), columns)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_weight_expands_to_the_numbers_that_the_library_makes(kind: str) -> None:
-    tensor = stored(kind, 70, 4096 + 32)  # more than one piece, and a last one that isn't whole
+    tensor = stored(kind, 70, 4096 + 256)  # more than one piece, and a last one that isn't whole
     out = np.empty(tensor.shape, np.float32)
     expand(tensor, out)
     np.testing.assert_array_equal(out, by_library(tensor))
@@ -39,8 +29,8 @@ def test_a_weight_expands_to_the_numbers_that_the_library_makes(kind: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_rows_expand_to_the_same_numbers_as_all_of_them(kind: str) -> None:
-    tensor = stored(kind, 9, 96)
-    out = np.empty((4, 96), np.float32)
+    tensor = stored(kind, 9, 768)
+    out = np.empty((4, 768), np.float32)
     expand(tensor, out, start=3)
     np.testing.assert_array_equal(out, by_library(tensor)[3:7])
 

@@ -68,7 +68,7 @@ def refused_or_opened(path: Path) -> str:
 
 
 def test_a_file_is_opened_with_its_sizes_and_its_weights_as_they_lie_there(tmp_path: Path) -> None:
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if not kind.endswith("_K")):  # the library can't write those
         path = write_tiny_model(tmp_path / f"tiny-{kind}.gguf", layers=3, kind=kind, tied=kind == "Q8_0")
         model = open_model(path)
         assert (model.name, model.architecture, model.quantisation) == (f"tiny-{kind}", "llama", kind)
