@@ -85,6 +85,11 @@ def _arithmetic() -> Iterator[Finding]:
     import numpy
     from threadpoolctl import threadpool_info
 
+    from strata.cpu.choice import VARIABLE, choose, runnable
+
+    kernels = choose()
+    forced = f" ({VARIABLE} is set)" if VARIABLE in os.environ else ""
+    yield Finding("kernels", f"{kernels.name}{forced}; these run here: {', '.join(runnable())}", kernels.mend)
     for pool in threadpool_info():
         if pool["user_api"] == "blas":
             yield Finding(
@@ -92,10 +97,10 @@ def _arithmetic() -> Iterator[Finding]:
                 f"{pool['internal_api']} {pool['version']}, kernels for {pool.get('architecture', '?')}, "
                 f"{pool['num_threads']} threads (NumPy {numpy.__version__})",
             )
-    forced = os.environ.get("OPENBLAS_CORETYPE")
-    if forced:
-        yield Finding("OPENBLAS_CORETYPE", f"{forced} (set in the environment; it decides which kernels BLAS takes)")
-    yield Finding("device", "cpu, float32 (NumPy); no GPU engine in this version")
+    core = os.environ.get("OPENBLAS_CORETYPE")
+    if core:
+        yield Finding("OPENBLAS_CORETYPE", f"{core} (set in the environment; it decides which kernels BLAS takes)")
+    yield Finding("device", "cpu, float32; no GPU engine in this version")
 
 
 def _model(name: str | None) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ _ALL: Final = (NUMPY, "portable", "avx2", "avx512")
 
 @frozen
 class Choice:
-    """`name` is the instruction set, or `numpy`.  `mend` says what to do where it is slower than it could be."""
+    """`name` is the instruction set, or `numpy`.  `mend` says what to do where nobody asked for the slowest."""
 
     name: str
     mend: str | None = None
@@ -41,24 +41,29 @@ def module() -> ModuleType | None:
     return _kernels
 
 
+def runnable() -> list[str]:
+    """All that can be chosen here, the best one last."""
+    compiled = module()
+    return [NUMPY, *([] if compiled is None else compiled.sets())]
+
+
 def choose(wanted: str | None = None, environ: Mapping[str, str] = os.environ) -> Choice:
     """The kernels asked for, by argument or by STRATA_KERNELS; else the best.
 
     Raises ConfigError where they can't run here.
     """
-    wanted = wanted or environ.get(VARIABLE)
-    compiled = module()
-    runs = [NUMPY, *([] if compiled is None else compiled.sets())]
+    wanted = wanted or environ.get(VARIABLE) or None
+    runs = runnable()
     if wanted is None:
-        return Choice(runs[-1], _MEND if compiled is None else None)
+        return Choice(runs[-1], _MEND if runs == [NUMPY] else None)
     if wanted not in runs:
         known = "can't run here" if wanted in _ALL else "are not known"
         raise ConfigError(VARIABLE, f"the kernels {wanted!r} {known}; use one of {', '.join(runs)}")
-    return Choice(wanted, None if wanted == runs[-1] else f"unset {VARIABLE}: {runs[-1]} is faster")
+    return Choice(wanted)
 
 
 _MEND: Final = (
-    "there are no compiled kernels, so writing is several times slower: install a C compiler and install Strata again"
+    "there are no compiled kernels, so all of it is several times slower: install a C compiler and install Strata again"
 )
 
 

@@ -19,7 +19,7 @@ def open_cpu(threads: int | None = None, *, kernels: str | None = None) -> CpuOp
     """
     choice = choose(kernels)
     if choice.mend:
-        _log.warning("computing with %s: %s", choice.name, choice.mend)
+        _log.warning("strata: computing with %s: %s", choice.name, choice.mend)
     if not choice.compiled:
         return CpuOps(threads)
     # Here and not above: it can't be imported where nothing was compiled.
