@@ -24,8 +24,12 @@ from strata.cpu.workers import Workers, aligned
 
 Floats = NDArray[np.float32]
 
-_LONG: int = 4096
-"""From this position on attention takes most of the time, and one tile makes a slice instead of two."""
+_EVEN: Final = 2560
+"""At about this position attending takes a tile as long as all else in a layer (SmolLM2)."""
+
+_SLICE: Final = 2 * _EVEN
+"""How far on, in that measure, one thread may get a tile in a slice: then two threads need 5 to 11 ms for it.  Two
+tiles share what it costs to expand weights; more of them leave the second cache and gain nothing."""
 
 
 class _SingleBlas:
@@ -79,7 +83,8 @@ class CpuOps:
         return f"cpu ({self._kernels}, {count} thread{'s' * (count > 1)})"
 
     def slice_tiles(self, position: int) -> int:
-        return max(2 if position < _LONG else 1, self._workers.threads // 2)
+        threads = self._workers.threads
+        return max(1, min(threads * _SLICE // (_EVEN + position), max(2, threads // 2)))
 
     # -- memory ---------------------------------------------------------------------------------------------------
 

@@ -43,3 +43,12 @@ def test_what_others_set_between_two_devices_is_what_comes_back() -> None:
         CpuOps(1).close()
         assert blas_threads() == {1}
     assert blas_threads() == {2}
+
+
+def test_slices_hold_fewer_tiles_far_into_a_prompt_and_never_more_than_at_its_start() -> None:
+    for threads in (1, 2):
+        ops = CpuOps(threads)
+        tiles = [ops.slice_tiles(position) for position in range(0, 10000, ops.tile)]
+        ops.close()
+        assert tiles == sorted(tiles, reverse=True)
+        assert (tiles[0], tiles[-1]) == (2, 1)

@@ -10,16 +10,19 @@
 #include "sets.h"
 #include "tiles.h"
 
-/* Outputs of a panel: a multiple of SUMS for every set. */
+/* Outputs of a panel: a multiple of SUMS for every set.  Fewer where the threads would find too few panels. */
 #define PANEL 48
+#define LEAST 12
+#define PANELS 4 /* for each thread, where there can be as many */
 
-/* Columns that are expanded at a time, at most: of 48 outputs they take 72 KiB, of LANES rows 24 or 48. */
-#define DEPTH 384
+/* Columns that are expanded at a time, at most: of LANES rows they take 24 KiB, of a panel's weights up to 72. */
+#define DEPTH (6144 / LANES)
 
 struct work {
     const struct product *all;
     struct pool *pool;
     long depth;    /* columns at a time */
+    long each;     /* outputs of a panel; where they are gated, half of its rows are the gate's */
     float *turned; /* x as [group of LANES rows][column][lane] */
 };
 
@@ -84,12 +87,6 @@ static void open_gates(float *gates, const float *ups, long count)
     }
 }
 
-/* Outputs that a panel makes: where they are gated, half of its rows are the gate's. */
-static long panel_outputs(const struct weights *weights)
-{
-    return weights->gated ? PANEL / 2 : PANEL;
-}
-
 /* Weights as [row][column], and sums as [group][row][lane]. */
 static unsigned long panel_bytes(const struct work *work)
 {
@@ -125,8 +122,8 @@ static void panel(void *context, long number, int worker)
 {
     const struct work *work = context;
     const struct weights *weights = work->all->weights;
-    const long each = panel_outputs(weights), output = number * each, left = weights->outputs - output;
-    const long outputs = left < each ? left : each, columns = weights->columns;
+    const long output = number * work->each, left = weights->outputs - output;
+    const long outputs = left < work->each ? left : work->each, columns = weights->columns;
     float *expanded = pool_scratch(work->pool, worker, panel_bytes(work)), *sums = expanded + PANEL * work->depth;
     for (long first = 0; first < columns; first += work->depth) {
         const long count = columns - first < work->depth ? columns - first : work->depth;
@@ -145,18 +142,26 @@ static long depth_of(long columns)
     return (each + BLOCK - 1) / BLOCK * BLOCK;
 }
 
+/* Outputs of a panel.  No result depends on it. */
+static long each_of(const struct weights *weights, int threads)
+{
+    long each = PANEL / (1 + weights->gated);
+    while (each > LEAST && weights->outputs < PANELS * threads * each)
+        each /= 2;
+    return each;
+}
+
 static int product_tiles(struct pool *pool, const struct product *all)
 {
-    struct work work = {all, pool, depth_of(all->x.columns), NULL};
+    struct work work = {all, pool, depth_of(all->x.columns), each_of(all->weights, pool_threads(pool)), NULL};
     for (int worker = 0; worker < pool_threads(pool); worker++)
         if (pool_scratch(pool, worker, panel_bytes(&work)) == NULL)
             return -1;
     work.turned = pool_results(pool, sizeof(float) * (unsigned long)(all->x.rows * all->x.columns));
     if (work.turned == NULL)
         return -1;
-    const long each = panel_outputs(all->weights);
     parallel_for(pool, all->x.rows / LANES, turn_group, &work);
-    parallel_for(pool, (all->weights->outputs + each - 1) / each, panel, &work);
+    parallel_for(pool, (all->weights->outputs + work.each - 1) / work.each, panel, &work);
     return 0;
 }
 

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-#define SPAN 256 /* keys: the scores of LANES rows are 16 KiB (32 with AVX-512) and stay in the first cache */
+#define SPAN (4096 / LANES) /* keys, whole tiles of them: the scores of LANES rows are 16 KiB and stay in the first cache */
 #define SIDE 32  /* rows that one worker takes, with all heads that share a key: they share what is read of it */
 
 struct work {
