@@ -6,13 +6,12 @@ Neighbours are NaN wherever they may be, so a result that took anything from the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
-import gguf
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType
+from compiled_cases import kernels, pool, using, weight
+from quantised_cases import KINDS, random_rows
 
 from strata.cpu.attention import Stored, attend_tiles
 from strata.cpu.cache import PagedCache
@@ -20,13 +19,8 @@ from strata.cpu.kernels import TILE, TileKernels, rotation_table
 from strata.cpu.workers import Workers
 from strata.models.ops import CacheShape
 
-kernels = pytest.importorskip("strata.cpu._kernels", reason="no kernels were compiled here")
-
 EPS = 1e-5
 COUNTS = [*range(1, 18), *range(63, 71)]
-BLOCKS = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
-"""Bytes of 256 numbers, of the kinds that the library can read and not write."""
-KINDS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *BLOCKS]
 
 
 @pytest.fixture(params=kernels.sets())
@@ -34,50 +28,6 @@ def _each_set(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every instruction set that can run here."""
     with using(request.param):
         yield
-
-
-@contextmanager
-def using(name: str) -> Iterator[None]:
-    before = kernels.used()
-    kernels.use(name)
-    try:
-        yield
-    finally:
-        kernels.use(before)
-
-
-@contextmanager
-def pool(threads: int) -> Iterator[kernels.Pool]:
-    opened = kernels.Pool(threads)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def random_rows(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((rows, width), dtype=np.float32)
-
-
-def random_blocks(kind: str, blocks: int, seed: int) -> np.ndarray:
-    """Bytes that mean something: any, but for the scales, which are small."""
-    random = np.random.default_rng(seed)
-    raw = random.integers(0, 256, (blocks, BLOCKS[kind]), np.uint8)
-    at = 208 if kind == "Q6_K" else 0
-    scales = random.random((blocks, 1 if at else 2)).astype(np.float16) * np.float16(0.01)
-    raw[:, at : at + 2 * scales.shape[1]] = scales.view(np.uint8)
-    return raw
-
-
-def weight(kind: str, outputs: int, inputs: int, seed: int = 1) -> tuple[tuple[str, int, int, np.ndarray], np.ndarray]:
-    """A matrix as the kernels take it, and its numbers as the library reads them."""
-    values = random_rows(outputs, inputs, seed) / np.float32(np.sqrt(inputs))
-    if kind in BLOCKS:
-        raw = random_blocks(kind, outputs * inputs // 256, seed).reshape(outputs, -1)
-    else:
-        raw = np.ascontiguousarray(gguf.quantize(values, GGMLQuantizationType[kind]))
-    numbers = raw.astype(np.float32) if kind in ("F32", "F16") else gguf.dequantize(raw, GGMLQuantizationType[kind])
-    return (kind, outputs, inputs, raw.reshape(-1).view(np.uint8)), numbers.astype(np.float32).reshape(outputs, inputs)
 
 
 # -- products and norms -----------------------------------------------------------------------------------------------

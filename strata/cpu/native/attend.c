@@ -6,6 +6,7 @@
  */
 #include "rows.h"
 
+#include "angles.h"
 #include "lanes.h"
 
 #define SPAN 512 /* keys; a multiple of W */
@@ -27,31 +28,6 @@ static inline long up_to(long size, long step) { return (size + step - 1) / step
 static inline long spans(long position) { return position / SPAN + 1; }
 
 /* -- turning and storing ------------------------------------------------------------------------------------------- */
-
-/* The angles of one position as each element of a head meets them: out = own * cosine + neighbour * sine.  (GCC 12 makes
- * a difference beside a sum of products into one fused step, whatever it is told; these are sums alone.) */
-static void spread_angles(const float *angles, long pairs, float *cosines, float *sines)
-{
-    for (long pair = 0; pair < pairs; pair++) {
-        cosines[2 * pair] = cosines[2 * pair + 1] = angles[2 * pair];
-        sines[2 * pair] = -angles[2 * pair + 1];
-        sines[2 * pair + 1] = angles[2 * pair + 1];
-    }
-}
-
-/* Pairs of neighbours of each head; a head's elements from `turned` on stay. */
-static void turn(float *row, long columns, long head_dim, const float *cosines, const float *sines, long turned)
-{
-    float neighbours[turned + 1];
-    for (float *head = row; head + head_dim <= row + columns; head += head_dim) {
-        for (long at = 0; at < turned; at += 2) {
-            neighbours[at] = head[at + 1];
-            neighbours[at + 1] = head[at];
-        }
-        for (long at = 0; at < turned; at++)
-            head[at] = head[at] * cosines[at] + neighbours[at] * sines[at];
-    }
-}
 
 static float *stored(const struct cache *cache, long page, long layer, long side, long head)
 {
@@ -76,8 +52,8 @@ static void turn_and_store(const struct attention *all)
         struct place place = all->places[r];
         float *queries = all->queries.at + r * all->queries.stride, *keys = all->keys.at + r * all->keys.stride;
         spread_angles(all->table.at + place.position * turned, all->table.pairs, cosines, sines);
-        turn(queries, all->queries.columns, cache->head_dim, cosines, sines, turned);
-        turn(keys, all->keys.columns, cache->head_dim, cosines, sines, turned);
+        turn_heads(queries, all->queries.columns, cache->head_dim, cosines, sines, turned);
+        turn_heads(keys, all->keys.columns, cache->head_dim, cosines, sines, turned);
         store(cache, place, all->layer, 0, keys);
         store(cache, place, all->layer, 1, all->values.at + r * all->values.stride);
     }

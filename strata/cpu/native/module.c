@@ -55,6 +55,19 @@ void view_end(struct view *views, int count)
             PyBuffer_Release(&views[i].buffer);
 }
 
+int arguments_are(Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count != wanted)
+        PyErr_Format(PyExc_TypeError, "%zd arguments, not %zd", wanted, count);
+    return count == wanted;
+}
+
+PyObject *wrong_sizes(void)
+{
+    PyErr_SetString(PyExc_ValueError, "sizes that don't fit each other");
+    return NULL;
+}
+
 /* -- threads ----------------------------------------------------------------------------------------------------- */
 
 struct pool_object {

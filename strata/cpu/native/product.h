@@ -111,7 +111,7 @@ static inline void late_product(const float *w, int first, long outputs, long de
 /* -- between rows one below the other and rows side by side ------------------------------------------------------ */
 
 /* to[j][i] = from[i][j], or += if `add`, for i, j < 8. */
-INLINE void turn_eight(const float *from, long from_stride, float *to, long to_stride, const int add)
+INLINE void transpose_eight(const float *from, long from_stride, float *to, long to_stride, const int add)
 {
 #if defined(KERNELS_AVX512) || defined(KERNELS_AVX2)
     __m256 a[8], b[8];
@@ -142,12 +142,12 @@ INLINE void turn_eight(const float *from, long from_stride, float *to, long to_s
 }
 
 /* The same for any numbers of rows and columns of `from`. */
-INLINE void turn(const float *from, long rows, long columns, long from_stride, float *to, long to_stride, const int add)
+INLINE void transpose(const float *from, long rows, long columns, long from_stride, float *to, long to_stride, const int add)
 {
     long whole_rows = rows & ~7L, whole_columns = columns & ~7L;
     for (long i = 0; i < whole_rows; i += 8)
         for (long j = 0; j < whole_columns; j += 8)
-            turn_eight(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride, add);
+            transpose_eight(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride, add);
     for (long i = 0; i < rows; i++)
         for (long j = i < whole_rows ? whole_columns : 0; j < columns; j++)
             to[j * to_stride + i] = add ? to[j * to_stride + i] + from[i * from_stride + j] : from[i * from_stride + j];

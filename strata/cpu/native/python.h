@@ -25,6 +25,12 @@ int view_array(PyObject *array, const char *what, const char *format, int dimens
 
 void view_end(struct view *views, int count);
 
+/* 1, or 0 with TypeError. */
+int arguments_are(Py_ssize_t count, Py_ssize_t wanted);
+
+/* NULL, with ValueError. */
+PyObject *wrong_sizes(void);
+
 /* The pool of a Python object, taken for one operation; NULL with an exception where it is none, is closed, or is at
  * work for another thread.  `pool_leave` gives it back; both with the GIL. */
 struct pool *pool_enter(PyObject *object);

@@ -1,6 +1,6 @@
 /* Products of whole tiles with weights that stay quantised.
  *
- * Rows are turned so that they lie side by side, a row a lane.  Then some outputs at a time, on any thread: their weights
+ * Rows are transposed so that they lie side by side, a row a lane.  Then some outputs at a time, on any thread: their weights
  * are made into floats, a few hundred columns of each, and multiplied with all tiles before the next columns come.  So a
  * weight is expanded once for all tiles of a call, and what is expanded stays in the second cache, the rows' columns in
  * the first.
@@ -23,7 +23,7 @@ struct work {
     struct pool *pool;
     long depth;    /* columns at a time */
     long each;     /* outputs of a panel; where they are gated, half of its rows are the gate's */
-    float *turned; /* x as [group of LANES rows][column][lane] */
+    float *packed; /* x as [group of LANES rows][column][lane] */
 };
 
 /* Columns first .. first + count - 1 of a row; `first` is a multiple of BLOCK. */
@@ -69,12 +69,12 @@ static const struct part *part_of(const struct weights *weights, long output, lo
     return part;
 }
 
-static void turn_group(void *context, long group, int worker)
+static void transpose_group(void *context, long group, int worker)
 {
     const struct work *work = context;
     const struct floats *x = &work->all->x;
     (void)worker;
-    turn(x->at + group * LANES * x->stride, LANES, x->columns, x->stride, work->turned + group * LANES * x->columns,
+    transpose(x->at + group * LANES * x->stride, LANES, x->columns, x->stride, work->packed + group * LANES * x->columns,
          LANES, 0);
 }
 
@@ -112,9 +112,9 @@ static void finish(const struct work *work, float *sums, long output, long outpu
         if (work->all->weights->gated)
             open_gates(sums, sums + outputs * LANES, outputs * LANES);
         if (work->all->add)
-            turn(sums, outputs, LANES, LANES, to + row * out->stride, out->stride, 1);
+            transpose(sums, outputs, LANES, LANES, to + row * out->stride, out->stride, 1);
         else
-            turn(sums, outputs, LANES, LANES, to + row * out->stride, out->stride, 0);
+            transpose(sums, outputs, LANES, LANES, to + row * out->stride, out->stride, 0);
     }
 }
 
@@ -130,7 +130,7 @@ static void panel(void *context, long number, int worker)
         expand_panel(work, output, outputs, first, count, expanded);
         for (long row = 0; row < work->all->x.rows; row += LANES)
             product(expanded, work->depth, 1, outputs * (1 + weights->gated), count,
-                    work->turned + row * columns + first * LANES, sums + row * PANEL, first == 0);
+                    work->packed + row * columns + first * LANES, sums + row * PANEL, first == 0);
     }
     finish(work, sums, output, outputs);
 }
@@ -157,10 +157,10 @@ static int product_tiles(struct pool *pool, const struct product *all)
     for (int worker = 0; worker < pool_threads(pool); worker++)
         if (pool_scratch(pool, worker, panel_bytes(&work)) == NULL)
             return -1;
-    work.turned = pool_results(pool, sizeof(float) * (unsigned long)(all->x.rows * all->x.columns));
-    if (work.turned == NULL)
+    work.packed = pool_results(pool, sizeof(float) * (unsigned long)(all->x.rows * all->x.columns));
+    if (work.packed == NULL)
         return -1;
-    parallel_for(pool, all->x.rows / LANES, turn_group, &work);
+    parallel_for(pool, all->x.rows / LANES, transpose_group, &work);
     parallel_for(pool, (all->weights->outputs + work.each - 1) / work.each, panel, &work);
     return 0;
 }

@@ -5,6 +5,7 @@
  * (https://arxiv.org/abs/1805.02867, section 3).  Keys after a row are left out of its sums and not multiplied by zero,
  * so it doesn't matter what they are, nor whether they are there.
  */
+#include "angles.h"
 #include "product.h"
 #include "sets.h"
 #include "tiles.h"
@@ -47,30 +48,20 @@ static float *stored(const struct tile_attention *all, long position, long side,
     return cache->at + (heads * cache->page_tokens + inside) * cache->head_dim;
 }
 
-/* Pairs of neighbours of each head, by the angles of one position; a head's other elements stay. */
-static void turn_row(float *row, long columns, long head_dim, const float *angles, long pairs)
-{
-    for (long head = 0; head < columns; head += head_dim)
-        for (long pair = 0; pair < pairs; pair++) {
-            float *two = row + head + 2 * pair, left = two[0], right = two[1];
-            const float cosine = angles[2 * pair], sine = angles[2 * pair + 1];
-            two[0] = left * cosine - right * sine;
-            two[1] = left * sine + right * cosine;
-        }
-}
-
 static void turn_and_store(void *context, long block, int worker)
 {
     const struct tile_attention *all = context;
     const struct cache *cache = &all->cache;
+    const long turned = 2 * all->table.pairs;
+    float cosines[turned + 1], sines[turned + 1];
     (void)worker;
     for (long row = block * LANES; row < (block + 1) * LANES; row++) {
         const long position = all->first + row;
-        const float *angles = all->table.at + position * all->table.pairs * 2;
         float *keys = all->keys.at + row * all->keys.stride, *values = all->values.at + row * all->values.stride;
-        turn_row(all->queries.at + row * all->queries.stride, all->queries.columns, cache->head_dim, angles,
-                 all->table.pairs);
-        turn_row(keys, all->keys.columns, cache->head_dim, angles, all->table.pairs);
+        spread_angles(all->table.at + position * turned, all->table.pairs, cosines, sines);
+        turn_heads(all->queries.at + row * all->queries.stride, all->queries.columns, cache->head_dim, cosines, sines,
+                   turned);
+        turn_heads(keys, all->keys.columns, cache->head_dim, cosines, sines, turned);
         for (long head = 0; all->start <= position && position < all->end && head < cache->kv_heads; head++) {
             memcpy(stored(all, position, 0, head), keys + head * cache->head_dim, sizeof(float[cache->head_dim]));
             memcpy(stored(all, position, 1, head), values + head * cache->head_dim, sizeof(float[cache->head_dim]));
@@ -124,7 +115,7 @@ static void begin(const struct tile_attention *all, long row, long head, struct 
 {
     const long head_dim = all->cache.head_dim;
     const lanes scale = v_all((float)(1.4426950408889634 / sqrt((double)head_dim)));
-    turn(all->queries.at + row * all->queries.stride + head * head_dim, LANES, head_dim, all->queries.stride,
+    transpose(all->queries.at + row * all->queries.stride + head * head_dim, LANES, head_dim, all->queries.stride,
          state.queries, LANES, 0);
     for (long at = 0; at < head_dim * LANES; at += W)
         v_store(state.queries + at, v_mul(v_load(state.queries + at), scale));
@@ -140,7 +131,7 @@ static void finish(const struct tile_attention *all, long row, long head, struct
     const long head_dim = all->cache.head_dim;
     for (long at = 0; at < head_dim * LANES; at += W)
         v_store(state.sums + at, v_div(v_load(state.sums + at), v_load(state.total + at % LANES)));
-    turn(state.sums, head_dim, LANES, LANES, all->out.at + row * all->out.stride + head * head_dim, all->out.stride, 0);
+    transpose(state.sums, head_dim, LANES, LANES, all->out.at + row * all->out.stride + head * head_dim, all->out.stride, 0);
 }
 
 /* How many positions from `at` on, below `end`, are neighbours in one page. */

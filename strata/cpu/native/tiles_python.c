@@ -15,19 +15,6 @@ static const struct tile_kernels *kernels(void)
 #endif
 }
 
-static int arguments_are(Py_ssize_t count, Py_ssize_t wanted)
-{
-    if (count != wanted)
-        PyErr_Format(PyExc_TypeError, "%zd arguments, not %zd", wanted, count);
-    return count == wanted;
-}
-
-static PyObject *wrong_sizes(void)
-{
-    PyErr_SetString(PyExc_ValueError, "sizes that don't fit each other");
-    return NULL;
-}
-
 static int whole_tiles(const struct floats *rows)
 {
     if (rows->rows % TILE)
