@@ -55,7 +55,9 @@ def product_tiles(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDA
 
 def norm_tiles(
     pool: Pool, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /
-) -> None: ...
+) -> None:
+    """Of whole rows, or of each head where the weight is as long as a head; `out` may be `x`."""
+
 def attend_tiles(
     pool: Pool,
     queries: NDArray[np.float32],

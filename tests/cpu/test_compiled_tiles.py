@@ -132,6 +132,16 @@ def test_a_norm_is_that_of_the_plain_kernels() -> None:
 
 
 @pytest.mark.usefixtures("_each_set")
+def test_heads_are_normed_in_place_as_rows_of_their_own() -> None:
+    wide, scale = random_rows(TILE, 3 * 20 + 4), random_rows(1, 20)[0]
+    heads, apart = wide[:, :60], np.empty((3 * TILE, 20), np.float32)
+    with pool(2) as two:
+        kernels.norm_tiles(two, heads.reshape(-1, 20).copy(), scale, EPS, apart)
+        kernels.norm_tiles(two, heads, scale, EPS, heads)
+    assert heads.tobytes() == apart.reshape(TILE, 60).tobytes()
+
+
+@pytest.mark.usefixtures("_each_set")
 @pytest.mark.parametrize(("inputs", "run"), OPERATIONS.values(), ids=OPERATIONS)
 def test_a_row_has_the_same_bits_beside_any_neighbours(inputs: int, run: Operation) -> None:
     """1 to 17 and 63 to 70 rows from the start of a tile, and every offset in it."""

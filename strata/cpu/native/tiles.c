@@ -170,6 +170,7 @@ static int product_tiles(struct pool *pool, const struct product *all)
 struct norm {
     struct floats x, out;
     const float *weight;
+    long width; /* of the weight */
     float eps;
 };
 
@@ -193,13 +194,14 @@ static void norm_group(void *context, long group, int worker)
     const struct norm *norm = context;
     (void)worker;
     for (long row = group * LANES; row < (group + 1) * LANES; row++)
-        norm_row(norm->x.at + row * norm->x.stride, norm->weight, norm->eps, norm->x.columns,
-                 norm->out.at + row * norm->out.stride);
+        for (long at = 0; at < norm->x.columns; at += norm->width)
+            norm_row(norm->x.at + row * norm->x.stride + at, norm->weight, norm->eps, norm->width,
+                     norm->out.at + row * norm->out.stride + at);
 }
 
-static void norm_tiles(struct pool *pool, struct floats x, const float *weight, float eps, struct floats out)
+static void norm_tiles(struct pool *pool, struct floats x, const float *weight, long width, float eps, struct floats out)
 {
-    struct norm norm = {x, out, weight, eps};
+    struct norm norm = {x, out, weight, width, eps};
     parallel_for(pool, x.rows / LANES, norm_group, &norm);
 }
 

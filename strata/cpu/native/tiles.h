@@ -25,7 +25,8 @@ struct tile_kernels {
     /* Turns queries and keys in place, stores the real rows' keys and values, and attends to what is stored up to each
      * row; nothing from position `end` on is looked at. */
     int (*attend)(struct pool *pool, const struct tile_attention *attention);
-    void (*norm)(struct pool *pool, struct floats x, const float *weight, float eps, struct floats out);
+    /* Of each `width` floats of a row by themselves; `out` may be `x`. */
+    void (*norm)(struct pool *pool, struct floats x, const float *weight, long width, float eps, struct floats out);
 };
 
 extern const struct tile_kernels tiles_portable, tiles_avx2, tiles_avx512;

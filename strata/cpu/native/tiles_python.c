@@ -53,27 +53,29 @@ static PyObject *product(PyObject *module, PyObject *const *arguments, Py_ssize_
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* norm_tiles(pool, x, weight, eps, out) */
+/* norm_tiles(pool, x, weight, eps, out): of whole rows, or of heads that are as long as the weight. */
 static PyObject *norm(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
     struct view views[3] = {0};
     struct floats x, out;
     struct pool *pool = NULL;
+    long width = 0;
     if (!arguments_are(count, 5))
         return NULL;
     const double eps = PyFloat_AsDouble(arguments[3]);
     if (!PyErr_Occurred() && view_rows(arguments[1], "x", 0, &views[0], &x) == 0
         && view_array(arguments[2], "weight", "f", 1, 0, &views[1]) == 0
         && view_rows(arguments[4], "out", 1, &views[2], &out) == 0 && whole_tiles(&x)) {
-        if (x.rows != out.rows || x.columns != out.columns || views[1].buffer.shape[0] != x.columns)
+        width = views[1].buffer.shape[0];
+        if (x.rows != out.rows || x.columns != out.columns || width < 1 || x.columns % width)
             wrong_sizes();
         else
             pool = pool_enter(arguments[0]);
     }
     if (pool != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        kernels()->norm(pool, x, views[1].buffer.buf, (float)eps, out);
+        kernels()->norm(pool, x, views[1].buffer.buf, width, (float)eps, out);
         Py_END_ALLOW_THREADS
         pool_leave(arguments[0]);
     }
