@@ -30,6 +30,9 @@ class CompiledTiles(TileKernels):
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         _kernels.norm_tiles(self._pool, x, weight, eps, out)
 
+    def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
+        _kernels.norm_tiles(self._pool, x, weight, eps, x)
+
     def linear(self, x: Floats, matrix: Any, out: Floats) -> None:
         _kernels.product_tiles(self._pool, matrix.weights, x, out, False)
 
