@@ -1,8 +1,8 @@
 /* Products of rows with weights that stay as the file has them, and norms.  Compiled for every instruction set.
  *
  * One sum is W lanes, each of every W-th element in the order that the kind of weights has (arranged.h), and the lanes
- * are added up in one fixed order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum; several rows share weights that
- * are made into floats first, a few outputs at a time, and the sums are the same.
+ * are added up in one fixed order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum, where
+ * it can; several rows share weights that are made into floats first, a few outputs at a time, and the sums are the same.
  */
 #include "rows.h"
 
@@ -36,6 +36,7 @@ INLINE void rest_of_weights(enum kind kind, const uint8_t *row, long columns, la
     block(kind, padded, 0, out);
 }
 
+#if defined(KERNELS_AVX512) || defined(KERNELS_AVX2)
 /* -- a lone row -------------------------------------------------------------------------------------------------- */
 
 INLINE void add_block(const lanes weights[VECTORS], const float *x, lanes *sum)
@@ -103,6 +104,11 @@ static void lone_row(const struct part *part, long first, long count, const floa
     case KINDS: break;
     }
 }
+#define LONE 1
+#else
+/* Without wide registers it gains nothing, and takes a compiler a minute. */
+#define LONE 0
+#endif
 
 /* -- several rows ------------------------------------------------------------------------------------------------ */
 
@@ -205,10 +211,12 @@ static void several_rows(const float *const weights[OUTPUTS], struct floats x, i
 static void part_outputs(const struct part *part, long first, long count, struct floats x, float *out, long stride,
                          float *room)
 {
+#if LONE
     if (x.rows == 1) {
         lone_row(part, first, count, x.at, out);
         return;
     }
+#endif
     for (long at = 0; at < count; at += OUTPUTS) {
         int real = count - at < OUTPUTS ? (int)(count - at) : OUTPUTS;
         const float *weights[OUTPUTS];
