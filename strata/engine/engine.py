@@ -216,7 +216,9 @@ class Engine:
             )
             check_shared(message, self._holders(message.pages), budget.page_tokens)
             self._pages.share(message.seq, message.pages)
-        except SequenceFailed as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             self._fail(sequence, error)
         else:
             sequence.pages.extend(message.pages)
@@ -309,7 +311,7 @@ class Engine:
         sequence = self._moves.first
         try:
             moved = self._moves.run_one()
-        except DeviceFault:
+        except (DeviceFault, MemoryError):
             raise
         except Exception as error:
             self._fail(sequence, error)

@@ -327,11 +327,12 @@ def test_a_copy_that_fails_fails_its_sequence_alone_and_leaves_nothing():
     assert drive.engine.usage() == EMPTY
 
 
-def test_a_copy_that_loses_the_device_is_no_matter_of_one_sequence():
-    drive = Drive(Breaks(DeviceFault("gone")))
+@pytest.mark.parametrize("error", [DeviceFault("gone"), MemoryError("none")])
+def test_a_copy_that_loses_the_device_or_the_memory_is_no_matter_of_one_sequence(error: Exception):
+    drive = Drive(Breaks(error))
     parked(drive, ONE)
     drive.swap_out(ONE)
-    with pytest.raises(DeviceFault):
+    with pytest.raises(type(error)):
         drive.run()
 
 
