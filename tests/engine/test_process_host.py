@@ -23,7 +23,20 @@ from strata.config import HostSettings
 from strata.engine.process_host import ProcessHost
 from strata.engine.spec import EngineSpec
 from strata.errors import ConfigError, ModelError, StartError
-from strata.messages import Close, EngineDied, FromEngine, Grant, Open, Sampling, Seq, Step, Stop, Stopped, Took
+from strata.messages import (
+    Close,
+    EngineDied,
+    FromEngine,
+    Grant,
+    Open,
+    Sampling,
+    Seq,
+    Step,
+    Stop,
+    Stopped,
+    SwapOut,
+    Took,
+)
 
 PATIENCE_S = 60
 
@@ -254,7 +267,27 @@ async def closed(session: protocol.Session) -> None:
     session.tell(Close(Seq(1)))
 
 
-STATES = (opened, in_a_chunk, between_chunks, decoding, parked_in_its_read, parked_in_its_answer, closed)
+async def in_a_swap(session: protocol.Session) -> None:
+    await parked_in_its_read(session)
+    session.tell(SwapOut(Seq(1), (0, 1, 2), (4, 5, 6)))
+
+
+async def in_the_arena(session: protocol.Session) -> None:
+    await in_a_swap(session)
+    await session.until_swapped(SwapOut(Seq(1), (0, 1, 2), (4, 5, 6)))
+
+
+STATES = (
+    opened,
+    in_a_chunk,
+    between_chunks,
+    decoding,
+    parked_in_its_read,
+    parked_in_its_answer,
+    in_a_swap,
+    in_the_arena,
+    closed,
+)
 BRIEF_DOG = HostSettings(watchdog_floor_s=1.0)
 
 
