@@ -1,7 +1,7 @@
 """The command line: turns flags into settings and errors into exit codes.  Decides nothing about serving.
 
 Exit codes: 0 it did what was asked, 1 the answer is no (`trace diff`, `doctor`), 2 it can't start as asked,
-3 the engine died, 130 interrupted.
+3 the engine died and can't be started again, 128 and a signal's number (130, 143) told twice to end.
 """
 
 from __future__ import annotations

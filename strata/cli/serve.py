@@ -20,6 +20,7 @@ import trio
 
 from strata.cli.choose import chosen_model
 from strata.cli.flags import named, settings_flags
+from strata.cli.notify import notify
 from strata.cli.open_files import allow_connections
 from strata.cli.say import say
 from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
 """Where the engine runs unless a setting says otherwise: where its death can't be the server's, if there is such."""
 ENGINE_DIED: Final = 3
+"""There is no engine any more, and no other can be started."""
 SIGNALLED: Final = 128
 """And the signal's number: it was told twice, and ended with requests under way."""
+END_NOW_S: Final = 1.0
 
 
 @click.command()
@@ -120,6 +123,7 @@ async def _serve(
                     )
                 )
                 _announce(runtime, addresses)
+                notify("READY=1")
             nursery.cancel_scope.cancel()
     return ending.code
 
@@ -154,11 +158,14 @@ class Ending:
                 watching.start_soon(self._drain, runtime)
                 told = await anext(signals)
                 self.code = SIGNALLED + told
+                watching.start_soon(self._end_now, runtime)
+                await anext(signals)
                 everything.cancel()
 
     async def _drain(self, runtime: Runtime) -> None:
         """Nothing new, what has started may end; what has not by the deadline gets its error."""
         say("strata: closing down; once more to end it now", sys.stderr)
+        notify("STOPPING=1")
         self._deadline = trio.current_time() + self._drain_timeout_s
         runtime.drain()
         with trio.CancelScope(deadline=self._deadline):
@@ -166,10 +173,20 @@ class Ending:
         await runtime.close()
         self._closed.set()
 
+    async def _end_now(self, runtime: Runtime) -> None:
+        """What has not ended gets its error at once, and the server a moment to send it."""
+        say("strata: ending now", sys.stderr)
+        self._deadline = trio.current_time()
+        # It waits for no engine; still, nothing of ours shall hinder this.
+        with trio.move_on_after(END_NOW_S):
+            await runtime.close()
+        self._closed.set()
+
     async def _notice_death(self, runtime: Runtime) -> None:
         reason = await runtime.wait_failed()
         say(f"strata: {reason}", sys.stderr)
         self.code = ENGINE_DIED
+        notify("STOPPING=1")
         self._closed.set()
 
 

@@ -1,4 +1,4 @@
-"""The actors, for whoever runs the server: the tree, one actor's history, and its cancelling.  Shows no text."""
+"""For whoever runs the server: the actors, one's history and cancelling; drain, and another engine.  Shows no text."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ class ActorTree(Struct, frozen=True):
 class CancelAnswer(Struct, frozen=True):
     id: str
     cancelled: bool
+
+
+class DrainAnswer(Struct, frozen=True):
+    draining: bool
+    started: int
+    """Requests that may still end, parked ones too; those that were queued have had their error."""
+
+
+class RestartAnswer(Struct, frozen=True):
+    restarting: bool
+    incarnation: int | None
+    """Of the engine that ends, or that ended if another is being started anyway."""
 
 
 def admin_routes(edge: Edge) -> list[Route]:
@@ -49,6 +61,23 @@ def admin_routes(edge: Edge) -> list[Route]:
             answer=CancelAnswer,
             errors=(404, 409),
         ),
+        Route(
+            method="POST",
+            rule="/admin/drain",
+            view=admin.drain,
+            access=Access.ADMIN,
+            summary="Take no more requests and let those end that have started; the server stays",
+            answer=DrainAnswer,
+        ),
+        Route(
+            method="POST",
+            rule="/admin/engine/restart",
+            view=admin.restart,
+            access=Access.ADMIN,
+            summary="End the engine and start another; what it holds ends or is replayed",
+            answer=RestartAnswer,
+            errors=(503,),
+        ),
     ]
 
 
@@ -68,3 +97,17 @@ class Admin:
         await trio.lowlevel.checkpoint()
         self._edge.runtime.cancel(name)
         return json_response(CancelAnswer(name, True))
+
+    async def drain(self) -> Response:
+        await trio.lowlevel.checkpoint()
+        runtime = self._edge.runtime
+        runtime.drain()
+        now = runtime.statistics()
+        return json_response(DrainAnswer(True, now.reading + now.parked + now.decoding))
+
+    async def restart(self) -> Response:
+        await trio.lowlevel.checkpoint()
+        runtime = self._edge.runtime
+        incarnation = runtime.health().incarnation
+        runtime.restart_engine()
+        return json_response(RestartAnswer(True, incarnation))

@@ -16,6 +16,7 @@ from strata.runtime import open_runtime
 from strata.testing import Fault, Script, ScriptedEngine
 
 OPEN = ("/health", "/ready")
+ORDERS = ("/admin/actors/x/cancel", "/admin/drain", "/admin/engine/restart")
 KEYED = ("/v1/models", "/v1/models/default", "/metrics", "/admin/actors", "/admin/actors/x", "/openapi.json")
 
 
@@ -194,6 +195,42 @@ async def test_a_chat_from_a_foreign_page_is_not_answered(autojump_clock, header
     assert "Content-Type" in refused.error["message"]
 
 
+async def test_an_administrator_drains_the_server_and_it_stays(autojump_clock):
+    """What has started ends as ever, parked or not; queued ones and new ones are told to come again."""
+    async with open_runtime(host=engine(slice_s=0.1), policy="preempt") as runtime, trio.open_nursery() as nursery:
+        app = create_app(runtime)
+        answers = {}
+
+        async def ask(name: str, words: int) -> None:
+            answers[name] = await call(app, "POST", CHAT, chat(f"{name} " * words, max_tokens=2))
+
+        for name, words in (("parked", 400), ("runs", 100), ("queued", 100)):
+            nursery.start_soon(ask, name, words)
+            await trio.sleep(0.25)
+        assert (await call(app, "POST", "/admin/drain")).json == {"draining": True, "started": 2}
+        assert (await call(app, "POST", "/admin/drain")).json == {"draining": True, "started": 2}
+        assert (await call(app, "GET", "/ready")).json["state"] == "draining"
+        assert (await call(app, "POST", CHAT, chat("ping"))).error["type"] == "shutting_down"
+        await runtime.wait_idle()
+        await trio.testing.wait_all_tasks_blocked()
+        assert {name: answer.status for name, answer in answers.items()} == {"parked": 200, "runs": 200, "queued": 503}
+        assert (await call(app, "GET", "/health")).status == 200
+
+
+async def test_an_administrator_has_the_engine_replaced(autojump_clock):
+    async with open_runtime(host=lambda n: engine(incarnation=n, start_s=n - 1.0)) as runtime:
+        app = create_app(runtime)
+        for _ in range(2):
+            told = await call(app, "POST", "/admin/engine/restart")
+            assert (told.status, told.json) == (200, {"restarting": True, "incarnation": 1})
+        assert (await call(app, "GET", "/ready")).status == 503
+        await trio.sleep(2)
+        assert (await call(app, "GET", "/ready")).json["incarnation"] == 2
+    async with open_runtime(host=engine()) as runtime:
+        refused = await call(create_app(runtime), "POST", "/admin/engine/restart")
+        assert (refused.status, refused.error["type"]) == (503, "engine_unavailable")
+
+
 async def test_with_a_key_set_all_but_health_needs_it(autojump_clock):
     """B64: what shows content or changes state."""
     async with open_runtime(host=engine(), api_keys="user,other") as runtime:
@@ -203,7 +240,7 @@ async def test_with_a_key_set_all_but_health_needs_it(autojump_clock):
         for key in (None, "Bearer wrong", "Basic user"):
             headers = {} if key is None else {"authorization": key}
             answers = [await call(app, "GET", path, headers=headers) for path in KEYED]
-            answers += [await call(app, "POST", path, chat(), headers) for path in (CHAT, "/admin/actors/x/cancel")]
+            answers += [await call(app, "POST", path, chat(), headers) for path in (CHAT, *ORDERS)]
             for answer in answers:
                 assert (answer.status, answer.error["type"]) == (401, "authentication_error")
                 assert answer.headers["www-authenticate"] == "Bearer"
@@ -220,6 +257,9 @@ async def test_with_an_admin_key_a_users_key_opens_no_admin(autojump_clock):
         for key, status in ((None, 401), ("user", 403), ("root", 200)):
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             assert (await call(app, "GET", "/admin/actors", headers=headers)).status == status
+            if status != 200:
+                assert {(await call(app, "POST", path, headers=headers)).status for path in ORDERS} == {status}
+        assert runtime.health().ready
         assert (await call(app, "GET", "/v1/models", headers={"authorization": "Bearer root"})).status == 200
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from served import RawChat, RawClient, Stream, run, served, strata, until
+from served import RawChat, RawClient, Server, Stream, run, served, strata, until
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
 
@@ -154,16 +154,66 @@ def test_what_has_not_ended_by_the_deadline_ends_with_an_error_event(default_mod
         assert 4 <= time.monotonic() - told < 7.5
 
 
-def test_told_twice_it_ends_now(default_model_path: Path) -> None:
-    """B41: and its exit code says that it did not end in order."""
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_told_twice_it_ends_now_with_an_error_event(default_model_path: Path, second: signal.Signals) -> None:
+    """B41: by Ctrl-C too; and its exit code says that it did not end in order."""
     with served("--model", default_model_path, "--drain-timeout-s", "300") as server:
-        client = RawChat(server, "Count.", stream=True, max_tokens=4000, ignore_eos=True)
-        client.read_until(b'"content":"')
+        running = Stream(server, "Count.", max_tokens=4000, ignore_eos=True)
+        running.began.wait()
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.get("/ready")[0] == 503, "it is not ready any more")
+        server.process.send_signal(second)
+        running.join()
+        assert running.error["type"] == "shutting_down"
+        assert server.process.wait(30) == 128 + second
+
+
+def test_told_to_stop_with_one_running_one_parked_and_five_queued_it_lets_two_end(default_model_path: Path) -> None:
+    """B40: and leaves no process behind."""
+    flags = ("--policy", "preempt", "--chunk-tokens", "64", "--kv-mib", "256", "--drain-timeout-s", "300")
+    with served("--model", default_model_path, *flags) as server:
+        parked = Stream(server, LONG[:600], max_tokens=4, ignore_eos=True)
+        until(lambda: states(server) == ["reading"], "it reads")
+        running = Stream(server, "Count.", max_tokens=30, ignore_eos=True)
+        running.began.wait()
+        queued = [RawChat(server, "Wait.", max_tokens=60) for _ in range(5)]
+        until(lambda: states(server) == ["decoding", "parked (reading)", *["queued"] * 5], "five are queued")
+        family = {server.process.pid, *children(server.process.pid)}
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 128 + signal.SIGTERM
-        client.close()
+        for client in queued:
+            assert_told_to_come_back(client)
+        assert server.get("/ready")[0] == 503
+        running.whole()
+        parked.whole()
+        assert server.process.wait(30) == 0
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family - {server.process.pid}), "all are gone")
+
+
+def states(server: Server) -> list[str]:
+    return sorted(actor["state"] for actor in server.requests().values())
+
+
+def children(pid: int) -> set[int]:
+    """The processes that this one has started and that run."""
+    return {
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    }
+
+
+def test_it_tells_systemd_when_it_is_up_and_when_it_closes_down(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Type=notify`: by a datagram to the socket of NOTIFY_SOCKET."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with served("--model", tiny_model_path) as server:
+            assert manager.recv(100) == b"READY=1"
+            assert server.get("/ready")[0] == 200
+            server.process.send_signal(signal.SIGTERM)
+            assert manager.recv(100) == b"STOPPING=1"
+            assert server.process.wait(30) == 0
 
 
 def test_engines_that_die_too_often_are_told_to_every_client_and_end_the_server(tiny_model_path: Path) -> None:
