@@ -392,6 +392,31 @@ async def test_a_runtime_whose_engine_hangs_is_left_all_the_same(
     assert model.closed
 
 
+async def test_an_engine_that_hangs_on_its_thread_ends_the_runtime(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B34: it can't be killed, and no other is started beside it; all are told, and why."""
+    model, made = Hanging(), list[int]()
+    chosen = EngineSettings(chunk_tokens=CHUNK, page_tokens=16)
+
+    def make(incarnation: int) -> ThreadHost:
+        made.append(incarnation)
+        budget = Budget(pages=96, page_tokens=16, context=1024, rows=8)
+        return SpeakingThread(lambda: Engine(model, chosen, budget), incarnation=incarnation, watchdog_floor_s=30)
+
+    async with open_runtime(host=make, chunk_tokens=CHUNK) as runtime:
+        with pytest.raises(EngineUnavailable, match="no progress"):
+            async with runtime.chat([{"role": "user", "content": "x"}], max_tokens=3) as stream:
+                await stream.text()
+        assert "hangs on its thread" in await runtime.wait_failed()
+        assert runtime.health().state == "failed"
+    assert made == [1]
+    model.go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "strata-engine-1":
+            await trio.to_thread.run_sync(thread.join)
+
+
 async def test_an_error_in_the_user_s_block_comes_out_as_itself(autojump_clock: MockClock) -> None:
     """B42: not in a group, and everything is withdrawn."""
     with pytest.raises(KeyError, match="mine"):

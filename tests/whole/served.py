@@ -122,6 +122,21 @@ class Server:
             connection.close()
 
 
+def children(pid: int) -> list[int]:
+    """The processes that this one has started and that run (Linux)."""
+    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == pid]
+
+
+def _parent(stat: Path) -> int:
+    """Of a process that may have ended meanwhile, or wait to be buried: 0."""
+    try:
+        # After the name, which may hold anything: the state and the parent.
+        state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(parent)
+
+
 def chat_body(content: str, **named: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], "temperature": 0, **named}
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from served import Server, Stream, served, until
+from served import Server, Stream, children, served, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine has a process of its own on Linux alone")
 
@@ -37,11 +37,9 @@ def one_of_each(server: Server) -> dict[str, Stream]:
     return streams
 
 
-def engine_of(server: Server) -> int:
-    """Its process."""
-    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
-    (pid,) = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return pid
+def kill_engine(server: Server) -> None:
+    (engine,) = children(server.process.pid)
+    os.kill(engine, signal.SIGKILL)
 
 
 def flags(model: Path, death: str) -> list[str | Path]:
@@ -55,7 +53,7 @@ def test_a_killed_engine_costs_those_that_it_held_and_the_queued_one_is_served_b
     """B30: SIGKILL; 503 or an error event for the three, and the server goes on."""
     with served(*flags(default_model_path, "fail")) as server:
         streams = one_of_each(server)
-        os.kill(engine_of(server), signal.SIGKILL)
+        kill_engine(server)
         for name in ("decodes", "parked", "reads"):
             streams[name].join()
             assert streams[name].error["type"] == "engine_unavailable"
@@ -72,7 +70,7 @@ def test_a_killed_engine_is_noticed_by_nobody_where_it_is_replayed(default_model
     """B31: SIGKILL; each stream has the bytes that it has undisturbed."""
     with served(*flags(default_model_path, "replay")) as server:
         streams = one_of_each(server)
-        os.kill(engine_of(server), signal.SIGKILL)
+        kill_engine(server)
         texts = {name: stream.whole() for name, stream in streams.items()}
         assert server.figure("strata_engine_restarts_total") == 1
         for name, ask in ASKS.items():

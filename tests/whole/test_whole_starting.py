@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from served import RawChat, RawClient, Server, Stream, run, served, strata, until
+from served import RawChat, RawClient, Server, Stream, children, run, served, strata, until
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
 
@@ -191,13 +191,6 @@ def test_told_to_stop_with_one_running_one_parked_and_five_queued_it_lets_two_en
 
 def states(server: Server) -> list[str]:
     return sorted(actor["state"] for actor in server.requests().values())
-
-
-def children(pid: int) -> set[int]:
-    """The processes that this one has started and that run."""
-    return {
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    }
 
 
 def test_it_tells_systemd_when_it_is_up_and_when_it_closes_down(
