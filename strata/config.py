@@ -167,7 +167,10 @@ class SchedulerSettings:
     min_park_tokens: int = _setting(0, _whole(0), "no parking for an equal below this position")
     max_parks: int = _setting(0, _whole(0), "parks by equals over a request's life; 0: no cap")
     expect_new_tokens: int = _setting(
-        256, _whole(1), "what a request that names no max_tokens is taken to write, where short_tokens asks"
+        256, _whole(1), "what an answer is taken to write: where pages are reserved, and where none named max_tokens"
+    )
+    swap_ratio: float = _setting(
+        10.0, _number(0, 86400), "a turn that must bring pages back from the arena is so many times as long as that"
     )
     bypass_s: float = _setting(
         30.0, _number(0, 86400), "how long others may start past a request that lacks only pages"

@@ -33,7 +33,11 @@ class Snapshot:
     requests: Mapping[str, int] = field(factory=dict)
     """By state: queued, reading, parked, decoding."""
     pages: Mapping[str, int] = field(factory=dict)
-    """By state: free, cached (free too, but for what it holds), held."""
+    """By state: free, cached (free too, but for what it holds), held, swapping."""
+    slots: Mapping[str, int] = field(factory=dict)
+    """Of the arena, by state: free, used."""
+    moved: Mapping[str, int] = field(factory=dict)
+    """Pages since the start, by where to: out (to the arena), in."""
     parks: Mapping[str, int] = field(factory=dict)
     """Since the start, by reason."""
     resumes: int | None = None
@@ -154,6 +158,8 @@ class _Gauges(Collector):
         now = self._snapshot()
         yield from self._requests(now.requests)
         yield from self._pages(now.pages)
+        if now.slots:
+            yield self._gauge("strata_slots", "Room for pages in the host arena, by state.", "state", now.slots)
         yield from self._parks(now)
         yield self._gauge("strata_workspaces", "Room for half-done chunks, by state.", "state", now.workspaces)
         yield self._gauge("strata_mailbox_depth", "Messages that wait, by kind of actor.", "actor", now.mailboxes)
@@ -195,6 +201,10 @@ class _Gauges(Collector):
         preemptions = CounterMetricFamily("vllm:num_preemptions", "Times that a request was parked.", labels=LABELS)
         preemptions.add_metric(self._values, sum(now.parks.values()))
         yield preemptions
+        moved = CounterMetricFamily("strata_pages_moved", "Pages moved to and from the arena.", labels=(*LABELS, "to"))
+        for way, count in now.moved.items():
+            moved.add_metric((*self._values, way), count)
+        yield moved
         parks = CounterMetricFamily("strata_parks", "Times that a request was parked.", labels=(*LABELS, "reason"))
         for reason, count in now.parks.items():
             parks.add_metric((*self._values, reason), count)

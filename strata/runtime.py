@@ -205,7 +205,14 @@ class Runtime:
             depths[info.kind] = depths.get(info.kind, 0) + info.depth
         return Snapshot(
             requests=_by_state(now.states),
-            pages={"free": now.pages_free - now.pages_cached, "cached": now.pages_cached, "held": now.pages_held},
+            pages={
+                "free": now.pages_free - now.pages_cached,
+                "cached": now.pages_cached,
+                "held": now.pages_held - now.pages_moving,
+                "swapping": now.pages_moving,
+            },
+            slots={"free": now.slots_free, "used": now.slots_total - now.slots_free} if now.slots_total else {},
+            moved={"out": now.pages_out, "in": now.pages_in},
             parks=now.parks,
             resumes=now.resumes,
             workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from strata.actors.kernel import Actor, Ref
 from strata.actors.memory import Memory
@@ -49,6 +49,8 @@ from strata.messages import (
     SeqFailed,
     Stopped,
     Submit,
+    SwappedIn,
+    SwappedOut,
     ToEngine,
     Tokens,
     Took,
@@ -185,7 +187,7 @@ class Dispatcher(Actor[ToDispatcher]):
         """
         assert self._scheduler is not None
         now = self._scheduler.statistics(trio.current_time())
-        return _with_nobody(now) if self.state.over else now
+        return now.with_nobody() if self.state.over else now
 
     # -- the loop --
 
@@ -289,7 +291,12 @@ class Dispatcher(Actor[ToDispatcher]):
             raise ConfigError("chunk_tokens", f"{said}: it must be one")
         self.ready, self.without = ready, None
         self._engine, self._expected = self._expected, None
-        has = {"pages": ready.pages, "page_tokens": ready.page_tokens, "workspaces": ready.workspaces}
+        has = {
+            "pages": ready.pages,
+            "page_tokens": ready.page_tokens,
+            "workspaces": ready.workspaces,
+            "slots": ready.slots,
+        }
         if self._scheduler is None:
             self._scheduler = Scheduler(self._settings, **has)
             self.now_running()
@@ -341,6 +348,10 @@ class Dispatcher(Actor[ToDispatcher]):
                     self._metrics.slice_done(fact.seconds)
             case Wants(seq):
                 scheduler.wants(seq, now)
+            case SwappedOut():
+                scheduler.swapped_out(fact)
+            case SwappedIn():
+                scheduler.swapped_in(fact)
             case SeqFailed(seq, text):
                 scheduler.failed(seq, _logged(seq, text), now)
             case Closed():
@@ -381,8 +392,8 @@ class Dispatcher(Actor[ToDispatcher]):
             self._tell_engine(Close(seq))
         for opening in decision.opens:
             self._open(self._entries[opening.seq], opening)
-        for grant in decision.grants:
-            self._tell_engine(grant)
+        for message in (*decision.grants, *decision.moves):
+            self._tell_engine(message)
         if decision.step is not None:
             self._tell_engine(decision.step)
             self._sent.steps.append((decision.step.n, now))
@@ -406,23 +417,6 @@ def must_fit(submit: Submit, ready: Ready) -> None:
             tokens=prompt + answer,
             limit=ready.context,
         )
-
-
-def _with_nobody(now: Statistics) -> Statistics:
-    """The counters as they are, and no request."""
-    return evolve(
-        now,
-        states={},
-        running=0,
-        queued=0,
-        queued_tokens=0,
-        blocked=0,
-        pages_free=now.pages_total,
-        pages_cached=0,
-        pages_held=0,
-        pages_reserved=0,
-        half_read=0,
-    )
 
 
 def _logged(seq: Seq, text: str) -> SequenceFailed:

@@ -66,6 +66,8 @@ def lines(kind: type) -> Iterator[Line]:
     """The settings of one class, in its order."""
     for field in attrs.fields(kind):
         flag = field.name.removesuffix("s") if isinstance(field.default, tuple) else field.name
+        if field.default is True:
+            flag = f"no-{flag}"
         yield Line(field.name, f"--{flag.replace('_', '-')}", _shown(field.default), field.metadata.get("help", ""))
 
 

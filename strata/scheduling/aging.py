@@ -28,14 +28,16 @@ def rows_by_age(view: View, kinds: Kinds, *, spared: Callable[[Record, View], bo
     if view.rows.last is None:
         return
     lowest = view.rows.last.priority
-    longest = _longest(view, kinds)
-    below = [record for record in longest if record.priority < lowest]
     answers = [r for r in view.rows.answers if r.priority == lowest and r.slices and not spared(r, view)]
-    if not below or not answers:
+    if not answers:
+        return
+    runs = min(answers, key=lambda record: (record.runs_since, record.seq))
+    longest = _longest(view.without(runs), kinds)
+    below = [record for record in longest if record.priority < lowest]
+    if not below:
         return
     top = max(lowest, longest[0].priority)
     waits = min(below, key=lambda record: _aged_at(record, top, view))
-    runs = min(answers, key=lambda record: (record.runs_since, record.seq))
     at = max(_aged_at(waits, top, view), runs.runs_since + view.settings.quantum_s)
     yield Offer(Move(waits, runs, "aged", past=top), at)
 

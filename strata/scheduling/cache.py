@@ -15,7 +15,7 @@ from collections.abc import Sequence
 class PrefixCache:
     """Pages by the name of what they hold (`scheduling.prefix`)."""
 
-    __slots__ = ("_idle", "_names", "_pages", "_pins")
+    __slots__ = ("_idle", "_names", "_pages", "_pins", "several")
 
     def __init__(self) -> None:
         self._pages: dict[bytes, int] = {}
@@ -23,6 +23,8 @@ class PrefixCache:
         self._pins: dict[int, int] = {}
         self._idle: dict[int, None] = {}
         """In the order in which they may go."""
+        self.several = 0
+        """How many are held by more than one."""
 
     def __contains__(self, page: int) -> bool:
         return page in self._names
@@ -62,10 +64,12 @@ class PrefixCache:
         """One more holds it."""
         self._idle.pop(page, None)
         self._pins[page] = self._pins.get(page, 0) + 1
+        self.several += self._pins[page] == 2
 
     def unpin(self, page: int) -> None:
         """One holds it no more."""
         self._pins[page] -= 1
+        self.several -= self._pins[page] == 1
         if not self._pins[page]:
             del self._pins[page]
             self._idle[page] = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from strata.messages import Grant, Seq, Step
+from strata.messages import Grant, Seq, Step, SwapIn, SwapOut
 
 
 @frozen
@@ -20,7 +20,7 @@ class Opening:
 
 @frozen
 class Decision:
-    """What to tell the engine now: `closes` first, then `opens`, `grants` and `step`.
+    """What to tell the engine now: `closes` first, then `opens`, `grants`, `moves` and `step`.
 
     Empty where all stays as it is, so asking twice says nothing new.
     """
@@ -29,6 +29,7 @@ class Decision:
     """None: the newest one stays."""
     opens: tuple[Opening, ...] = ()
     grants: tuple[Grant, ...] = ()
+    moves: tuple[SwapOut | SwapIn, ...] = ()
     closes: tuple[Seq, ...] = ()
     wake_at: float | None = None
     """Ask again at this time (monotonic seconds) even if nothing happens.  None: time alone changes nothing."""
@@ -55,6 +56,12 @@ class Statistics:
     pages_cached: int
     """Free ones that still hold the beginning of a prompt."""
     pages_held: int
+    pages_moving: int
+    """Between the device and the arena."""
+    slots_total: int
+    slots_free: int
+    short: int
+    """Parked, and can't go on for want of pages only."""
     pages_reserved: int
     half_read: int
     """Chunks begun and not complete, each in one of `workspaces`."""
@@ -66,6 +73,10 @@ class Statistics:
     parks: Mapping[str, int]
     """By reason."""
     resumes: int
+    pages_out: int
+    """Moved to the arena."""
+    pages_in: int
+    """And back."""
     ended: Mapping[str, int]
     """By outcome: completed, cancelled, failed."""
     refused: Mapping[str, int]
@@ -81,3 +92,22 @@ class Statistics:
     give_way_s: float
     """From sending a step that parks somebody to its being in force, in all."""
     give_way_longest_s: float
+
+    def with_nobody(self) -> Statistics:
+        """The counters as they are, and no request."""
+        return evolve(
+            self,
+            states={},
+            running=0,
+            queued=0,
+            queued_tokens=0,
+            blocked=0,
+            short=0,
+            pages_free=self.pages_total,
+            pages_cached=0,
+            pages_held=0,
+            pages_reserved=0,
+            pages_moving=0,
+            slots_free=self.slots_total,
+            half_read=0,
+        )

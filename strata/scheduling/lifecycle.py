@@ -8,6 +8,7 @@ from typing import Final
 from attrs import frozen
 
 from strata.errors import IllegalTransition
+from strata.messages import Cancelled, Completed, Failed, Outcome
 
 
 class State(StrEnum):
@@ -79,6 +80,17 @@ def follow(state: State, event: Event) -> State:
         return TABLE[state][event]
     except KeyError:
         raise IllegalTransition(f"a request that is {state} can't be {event}") from None
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Why it ended, for its history."""
+    match outcome:
+        case Completed(reason):
+            return reason
+        case Cancelled(by):
+            return f"cancelled by {by}"
+        case Failed(error):
+            return f"failed: {error}"
 
 
 def diagram() -> str:

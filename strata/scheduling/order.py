@@ -78,6 +78,10 @@ class Ordered:
                 assert node.right is not None, "the least size below is that of a node below"
                 node = node.right
 
+    def all_within(self, room: float) -> Iterator[Key]:
+        """The keys whose size is at most `room`, in order; each costs O(log n)."""
+        return _walk_within(self._root, room)
+
     def before(self, key: Key) -> int:
         """How many keys are less than this one, which need not be there."""
         found = 0
@@ -96,6 +100,14 @@ def _walk(node: _Node | None) -> Iterator[Key]:
         yield from _walk(node.left)
         yield node.key
         yield from _walk(node.right)
+
+
+def _walk_within(node: _Node | None, room: float) -> Iterator[Key]:
+    if node is not None and node.least <= room:
+        yield from _walk_within(node.left, room)
+        if node.size <= room:
+            yield node.key
+        yield from _walk_within(node.right, room)
 
 
 def _insert(node: _Node | None, new: _Node) -> _Node:

@@ -16,6 +16,9 @@ class Pace:
     longest_chunk_s: float = 0.0
     longest_step_s: float = 0.0
     engine_s: float = 0.0
+    pages_out: int = 0
+    pages_in: int = 0
+    moves_s: float = 0.0
     read_tokens: int = 0
     cached_tokens: int = 0
     """Not read again."""
@@ -29,6 +32,11 @@ class Pace:
     def stepped(self, seconds: float) -> None:
         self.engine_s += seconds
         self.longest_step_s = max(self.longest_step_s, seconds)
+
+    @property
+    def move_s(self) -> float:
+        """To move one page."""
+        return self.moves_s / max(1, self.pages_out + self.pages_in)
 
     def overrun_s(self, finish_tokens: int) -> float:
         """The longest that a read or an answer near its end goes on though it should give way."""

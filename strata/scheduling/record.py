@@ -76,6 +76,8 @@ class Record:
     """When it came into its state; of a queued one its arrival."""
     position: int = 0
     """Known, or whole chunks read (tokens)."""
+    expected: int = 0
+    """What it reserves to start (pages)."""
     known: int = 0
     """What it need not read (tokens): of a queued one as it was when it came, else as it was when it started."""
     done: int = 0
@@ -99,6 +101,12 @@ class Record:
     """The step message that started or last resumed it."""
     slices: int = 0
     """Slices and decode steps since that step came into force."""
+    stepped: bool = False
+    """Whether a step has let it run since then; one that waits for its pages has a row, and is in no step."""
+    left: int = 0
+    """The last step message that let it run no more."""
+    lacks_pages: bool = False
+    """Whether it was parked because it was refused a page, or did not fit beside those above it."""
     protection: Protection | None = None
     """Since it started or last resumed."""
     short: bool = False

@@ -41,13 +41,14 @@ def lacks_only_pages(view: View) -> Record | None:
     """The first in rank of those queued, if it would run now but for its pages (R6)."""
     heads = (view.waiting.head(priority) for priority in view.waiting.priorities)
     first = next((head for head in heads if head is not None), None)
-    if first is None or first.worst <= view.room.pages:
+    if first is None:
         return None
     in_the_way = view.rows.reader or (None if view.rows.free else view.rows.last)
-    if in_the_way is None:
-        return first
-    outranks = first.priority > in_the_way.priority and view.settings.preempt is not Preempt.OFF
-    return first if outranks else None
+    if in_the_way is not None:
+        view = view.without(in_the_way)
+        if first.priority <= in_the_way.priority or view.settings.preempt is Preempt.OFF:
+            return None
+    return None if view.room.admits(first) else first
 
 
 # -- places ---------------------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ def _readers_place(view: View) -> Kinds:
 
 
 def _take_place_of(runs: Record, view: View, kinds: Kinds) -> Iterator[Offer]:
+    view = view.without(runs)
     for reason, rule in RULES.items():
         if (due := rule(runs, view, kinds)) is not None:
             yield Offer(Move(due.waits, runs, reason), due.at)
@@ -116,22 +118,19 @@ def _take_place_of(runs: Record, view: View, kinds: Kinds) -> Iterator[Offer]:
 def _rotate(view: View, kinds: Kinds) -> Iterator[Offer]:
     """R3.4 for several rows: who has waited longest, in the place of who has answered longest."""
     for priority in view.waiting.priorities:
-        waits = _next_in_turn(priority, view, kinds)
-        runs = None if waits is None else _answers_longest(waits, view)
-        if waits is not None and runs is not None:
-            yield Offer(Move(waits, runs, "turn"), _turn_at(waits, runs, view))
+        answers = [r for r in view.rows.answers if r.priority == priority]
+        for runs in _longest_first(answers, view):
+            waits = _next_in_turn(priority, view.without(runs), kinds)
+            # The oldest keeps its row: so each ends at last, however many come after it.
+            if waits is not None and not (runs is answers[0] and runs.rank < waits.rank):
+                yield Offer(Move(waits, runs, "turn"), _turn_at(waits, runs, view))
+                break
 
 
-def _answers_longest(waits: Record, view: View) -> Record | None:
-    """Of its priority the one that has had its row the longest, of those that may have to give it up.
-
-    The oldest keeps its row: so each ends at last, however many come after it.
-    """
-    answers = [r for r in view.rows.answers if r.priority == waits.priority]
-    if answers and answers[0].rank < waits.rank:
-        del answers[0]
+def _longest_first(answers: list[Record], view: View) -> list[Record]:
+    """Those that may have to give up their rows; who has had it the longest first."""
     found = (r for r in answers if r.slices and not _is_spared(r, view))
-    return min(found, key=lambda r: (r.runs_since, r.seq), default=None)
+    return sorted(found, key=lambda r: (r.runs_since, r.seq))
 
 
 # -- R2: who is first -----------------------------------------------------------------------------------------------
@@ -181,7 +180,7 @@ def _purse(runs: Record, view: View, kinds: Kinds) -> Due | None:
     if not view.purses.is_spent(runs.priority) or _is_spared(runs, view):
         return None
     oldest = view.oldest(runs.priority)
-    if oldest is None or oldest not in view.waiting:
+    if oldest is None or oldest not in view.waiting or not view.room.admits(oldest):
         return None
     fits = kinds.reads if oldest.reads else kinds.answers
     return Due(oldest) if fits and oldest.rank < runs.rank else None
@@ -209,7 +208,9 @@ RULES: Final[Mapping[str, Callable[[Record, View, Kinds], Due | None]]] = {
 
 def _turn_at(waits: Record, runs: Record, view: View) -> float:
     settings = view.settings
-    return max(runs.runs_since + settings.quantum_s, waits.waits_since + settings.turn_wait_s)
+    # A turn that must bring pages back is long beside that.
+    quantum_s = max(settings.quantum_s, settings.swap_ratio * view.swap_s(waits))
+    return max(runs.runs_since + quantum_s, waits.waits_since + settings.turn_wait_s)
 
 
 def _next_in_turn(priority: int, view: View, kinds: Kinds) -> Record | None:

@@ -6,13 +6,11 @@ docs/scheduling.md.
 
 from __future__ import annotations
 
-from collections import Counter
 from math import inf
 
 from strata.config import OnEngineDeath, SchedulerSettings
 from strata.errors import IllegalTransition, StrataError
 from strata.messages import (
-    Cancelled,
     ChunkRead,
     Completed,
     Decoded,
@@ -23,35 +21,40 @@ from strata.messages import (
     Progress,
     Row,
     Seq,
-    Step,
+    SwappedIn,
+    SwappedOut,
 )
 from strata.scheduling.admission import Admission
 from strata.scheduling.decision import Decision, Opening, Statistics
-from strata.scheduling.lifecycle import Change, Event, State
+from strata.scheduling.lending import Lending
+from strata.scheduling.lifecycle import Change, Event, State, reason_of
+from strata.scheduling.overview import Overview
 from strata.scheduling.pace import Pace
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
 from strata.scheduling.record import Protection, Record, must_be_whole
 from strata.scheduling.rows import Rows
 from strata.scheduling.rules import changes_at, lacks_only_pages, next_move, reader_should_stop
+from strata.scheduling.saying import Saying
 from strata.scheduling.steps import Steps
 from strata.scheduling.supply import Supply
 from strata.scheduling.suspects import Suspects, who_ran
 from strata.scheduling.view import Move, View
-from strata.scheduling.waiting import Room, Waiting
+from strata.scheduling.waiting import Waiting
 
 
 class Scheduler:
     """One decision function over all requests (R1).
 
-    `pages` of `page_tokens` tokens are what the engine has allocated, `workspaces` how many half-done chunks it can
-    keep.  Times are monotonic seconds and never run backwards.
+    `pages` of `page_tokens` tokens are what the engine has allocated, `slots` how many more its arena holds, and
+    `workspaces` how many half-done chunks it can keep.  Times are monotonic seconds and never run backwards.
     """
 
-    def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, workspaces: int = 2) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, *, pages: int, page_tokens: int, workspaces: int = 2, slots: int = 0
+    ) -> None:
         self._settings = settings
-        self._workspaces = workspaces
-        self._supply = Supply(pages, page_tokens, shares=settings.prefix_cache)
+        self._supply = Supply(settings, pages=pages, page_tokens=page_tokens, slots=slots)
         self._waiting = Waiting()
         self._rows = Rows(settings.max_running)
         self._purses = Purses(share=settings.order_share, burst_s=settings.pass_burst_s)
@@ -60,8 +63,18 @@ class Scheduler:
         self._steps = Steps(read_share=settings.read_share)
         self._records: dict[Seq, Record] = {}
         self._started: dict[Seq, Record] = {}
-        # Queued, and was once first in rank and short of pages only: since when.
-        self._blocked: dict[Seq, float] = {}
+        self._lending = Lending(settings, self._supply, self._rows, self._records, self._started)
+        self._saying = Saying(settings, self._rows, self._supply, self._steps, self._started)
+        self._overview = Overview(
+            waiting=self._waiting,
+            rows=self._rows,
+            purses=self._purses,
+            pace=self._pace,
+            steps=self._steps,
+            supply=self._supply,
+            lending=self._lending,
+            workspaces=workspaces,
+        )
         # By priority, when one of it last started by its age.
         self._aged: dict[int, float] = {}
         self._closes: list[Seq] = []
@@ -70,9 +83,6 @@ class Scheduler:
         self._taken: dict[Seq, Record] = {}
         self._past = Recent()
         self._withdrawn = Recent()
-        self._parks: Counter[str] = Counter()
-        self._outcomes: Counter[str] = Counter()
-        self._resumes = 0
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._rows} {self._waiting} {self._supply} {self._steps}>"
@@ -185,6 +195,7 @@ class Scheduler:
         took_part = len(fact.rows) + len(fact.again)
         if took_part:
             self._pace.stepped(fact.seconds)
+            self._lending.worked()
         part = fact.seconds / max(1, took_part)
         for seq in fact.again:
             if (record := self._started.get(seq)) is not None:
@@ -200,6 +211,16 @@ class Scheduler:
             if row.ended is not None:
                 self._end(record, Completed(row.ended), now)
         return counted
+
+    def swapped_out(self, fact: SwappedOut) -> None:
+        self._pace.pages_out += len(fact.pages)
+        self._pace.moves_s += fact.seconds
+        self._supply.pages.swapped_out(fact.seq, fact.pages)
+
+    def swapped_in(self, fact: SwappedIn) -> None:
+        self._pace.pages_in += len(fact.pages)
+        self._pace.moves_s += fact.seconds
+        self._supply.pages.swapped_in(fact.seq, fact.pages)
 
     def wants(self, seq: Seq, now: float) -> None:
         """It stands at the end of its pages."""
@@ -217,7 +238,7 @@ class Scheduler:
         `step`: which was in force, as far as the engine could say.  `blamed`: False, it was told to end, and nobody is
         suspected.  Ask for no decision until there is another engine.
         """
-        ran = who_ran(self._started, self._steps, step, workspaces=self._workspaces)
+        ran = who_ran(self._started, self._steps, step, workspaces=self._overview.workspaces)
         suspects = ran if blamed else frozenset[Seq]()
         for record in list(self._started.values()):
             record.deaths += record.seq in suspects
@@ -227,6 +248,7 @@ class Scheduler:
                 self._end(record, Failed(error), now)
         self._closes.clear()
         self._supply.forget()
+        self._lending.forget()
         self._steps.forget()
 
     def wait_for_engine(self, now: float) -> float | None:
@@ -235,12 +257,12 @@ class Scheduler:
         at = self._admission.overdue_at()
         return at if at < inf else None
 
-    def renew(self, *, pages: int, page_tokens: int, workspaces: int, now: float) -> None:
+    def renew(self, *, pages: int, page_tokens: int, workspaces: int, now: float, slots: int = 0) -> None:
         """Another engine is up and has these pages, all of them free.  Who can never fit them ends (R6, R10)."""
-        self._workspaces = workspaces
-        self._supply = Supply(pages, page_tokens, shares=self._settings.prefix_cache)
+        self._overview.workspaces = workspaces
+        self._supply.renew(pages=pages, page_tokens=page_tokens, slots=slots)
+        self._lending.forget()
         self._admission.resize(pages=pages, page_tokens=page_tokens)
-        self._blocked.clear()
         for record in list(self._records.values()):
             try:
                 worst = self._admission.worst(record.prompt_tokens, record.max_tokens)
@@ -269,14 +291,30 @@ class Scheduler:
         """What the engine is to do from its next boundary on.  Asking again changes nothing (R1)."""
         self._end_what_waited_too_long(now)
         opens, parks = self._arrange(now)
+        served = self._lending.serve(self._saying.has_let_go)
+        while self._supply.swaps and served.changed:
+            # What is granted may have been cached, and who meant to share it has another need now.
+            more, parks_more = self._arrange(now)
+            opens, parks = opens + more, parks or parks_more
+            served.add(self._lending.serve(self._saying.has_let_go))
         closes, self._closes = tuple(self._closes), []
-        grants = tuple(grant for record in self._rows if (grant := self._supply.grant(record)) is not None)
-        step = self._steps.say(self._step(now), parks=parks, now=now)
-        return Decision(step=step, opens=opens, grants=grants, closes=closes, wake_at=self._wake_at(now))
+        if self._supply.swaps:
+            # After pages were given, as what was promised ahead is missing to others.
+            self._lending.look(lacks_only_pages(self._view(now)), now)
+        stops = self._reader_stops(now)
+        step = self._saying.say(stops=stops, finishes=served.finishes, parks=parks, now=now)
+        return Decision(
+            step=step,
+            opens=opens,
+            grants=served.grants,
+            moves=tuple(served.moves),
+            closes=closes,
+            wake_at=self._wake_at(now),
+        )
 
     def _wake_at(self, now: float) -> float | None:
         """The earliest time at which time alone may change the answer."""
-        times = [changes_at(self._view(now)), self._admission.overdue_at(), *map(self._passed_at, self._blocked)]
+        times = changes_at(self._view(now)), self._admission.overdue_at(), self._lending.changes_at(now)
         return min((at for at in times if now < at < inf), default=None)
 
     def _end_what_waited_too_long(self, now: float) -> None:
@@ -286,21 +324,37 @@ class Scheduler:
 
     def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
         """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
+        parks = self._park_unfit(now)
         if self._suspects.are_in(self._rows):
-            return (), False
-        if (suspect := self._suspects.next(self._supply.pages.room)) is not None:
+            return (), parks
+        if (suspect := self._suspects.next(self._lending.room(now).empty.admits)) is not None:
             return self._let_run_alone(suspect, now)
         opens: list[Opening] = []
-        parks = False
         while True:
             view = self._view(now)
-            if (blocked := lacks_only_pages(view)) is not None:
-                self._blocked.setdefault(blocked.seq, now)
+            self._lending.lacks_pages(lacks_only_pages(view), now)
             if (move := next_move(view)) is None:
                 return tuple(opens), parks
             parks = parks or move.parks is not None
             if (opening := self._make(move, now)) is not None:
                 opens.append(opening)
+            parks = self._park_unfit(now) or parks
+
+    def _park_unfit(self, now: float) -> bool:
+        """Park those that can't go on for want of pages (R7); whether there were any."""
+        parked = False
+        while (unfit := self._lending.unfit()) is not None:
+            self._park(unfit, "pages", now)
+            unfit.lacks_pages = parked = True
+        return parked
+
+    def _park(self, record: Record, reason: str, now: float) -> None:
+        self._rows.leave(record)
+        self._supply.park(record)
+        record.change(Event.PARKED, reason, now)
+        record.may_pass = record.may_pass and reason not in ("purse", "turn")
+        self._overview.parks[reason] += 1
+        self._waiting.add(record)
 
     def _let_run_alone(self, suspect: Record, now: float) -> tuple[tuple[Opening, ...], bool]:
         """R10: until it has got past the point; all others are parked or wait."""
@@ -310,25 +364,21 @@ class Scheduler:
         opening = self._make(Move(suspect, None, "suspect"), now)
         return () if opening is None else (opening,), bool(others)
 
-    def _park(self, record: Record, reason: str, now: float) -> None:
-        self._rows.leave(record)
-        record.change(Event.PARKED, reason, now)
-        record.may_pass = record.may_pass and reason not in ("purse", "turn")
-        self._parks[reason] += 1
-        self._waiting.add(record)
-
     def _make(self, move: Move, now: float) -> Opening | None:
         if move.parks is not None:
             self._park(move.parks, move.reason, now)
         starts, opening = move.starts, None
+        self._lending.runs_or_gone(starts.seq)
         self._waiting.remove(starts)
         if starts.state is State.QUEUED:
             opening = self._start(starts)
             starts.change(Event.STARTED, move.reason, now)
         else:
             starts.change(Event.RESUMED, move.reason, now)
-            self._resumes += 1
+            self._supply.run(starts)
+            self._overview.resumes += 1
         starts.placed, starts.runs_since, starts.slices = self._steps.next_n, now, 0
+        starts.stepped = starts.lacks_pages = False
         starts.protection = self._protection(move, now)
         starts.short = starts.is_short(self._settings)
         self._rows.take(starts)
@@ -336,7 +386,6 @@ class Scheduler:
 
     def _start(self, record: Record) -> Opening:
         self._started[record.seq] = record
-        self._blocked.pop(record.seq, None)
         opening = self._supply.start(record)
         self._pace.cached_tokens += opening.known
         return opening
@@ -349,26 +398,9 @@ class Scheduler:
         equal = move.parks is not None and move.parks.priority == move.starts.priority
         return move.parks.protection if move.parks is not None and equal else None
 
-    def _step(self, now: float) -> Step:
-        reader = self._rows.reader
-        return Step(
-            0,
-            decode=tuple(record.seq for record in self._rows.answers),
-            read=None if reader is None else reader.seq,
-            read_until=None if reader is None else self._read_until(reader, now),
-            read_share=self._settings.read_share,
-            gap_s=self._settings.decode_gap_s if reader is not None and reader.short else 0.0,
-        )
-
-    def _read_until(self, reader: Record, now: float) -> int | None:
-        """Where the reader is to stop by itself, so that it gives way at the end of a chunk (`preempt = chunk`).
-
-        While a step that says so is on its way, only the engine knows which chunk it will meet: that one stays.
-        """
-        if not reader_should_stop(self._view(now)):
-            return None
-        until = self._steps.will_end(reader.seq) or reader.chunk_end
-        return None if until >= reader.prompt_tokens else until
+    def _reader_stops(self, now: float) -> bool:
+        """Whether the reader is to give way at the end of its chunk."""
+        return self._rows.reader is not None and reader_should_stop(self._view(now))
 
     # -- what can be seen -------------------------------------------------------------------------------------------
 
@@ -389,39 +421,8 @@ class Scheduler:
         return () if record is None else record.history.all()
 
     def statistics(self, now: float) -> Statistics:
-        states = Counter({str(State.QUEUED): self._waiting.queued, str(State.DONE): len(self._ended)})
-        states.update(str(record.state) for record in self._started.values())
-        pages = self._supply.pages
-        return Statistics(
-            at=now,
-            states={state: n for state, n in states.items() if n},
-            running=len(self._rows),
-            max_running=self._rows.limit,
-            queued=self._waiting.queued,
-            queued_tokens=self._waiting.queued_tokens,
-            blocked=len(self._blocked),
-            pages_total=pages.total,
-            pages_free=pages.free,
-            pages_cached=pages.cached,
-            pages_held=pages.held,
-            pages_reserved=pages.reserved,
-            half_read=sum(1 for record in self._started.values() if record.reads and record.done),
-            workspaces=self._workspaces,
-            purses=dict(self._purses.all),
-            steps=self._steps.newest.n,
-            parks=dict(self._parks),
-            resumes=self._resumes,
-            ended=dict(self._outcomes),
-            refused=dict(self._admission.refused),
-            read_tokens=self._pace.read_tokens,
-            cached_tokens=self._pace.cached_tokens,
-            written_tokens=self._pace.written_tokens,
-            engine_s=self._pace.engine_s,
-            longest_chunk_s=self._pace.longest_chunk_s,
-            longest_step_s=self._pace.longest_step_s,
-            give_way_count=self._steps.give_way.count,
-            give_way_s=self._steps.give_way.total_s,
-            give_way_longest_s=self._steps.give_way.longest_s,
+        return self._overview.statistics(
+            now, started=self._started.values(), ended=len(self._ended), refused=self._admission.refused
         )
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -440,21 +441,13 @@ class Scheduler:
     def _view(self, now: float) -> View:
         reader = self._rows.reader
         at_end = reader is not None and not reader.done and self._steps.stops_at(reader.seq, reader.position)
-        return View(now, self._settings, self._rows, self._waiting, self._purses, self._room(now), self._aged, at_end)
-
-    def _room(self, now: float) -> Room:
-        pages = self._supply.pages.room
-        # Once it fits it waits like all others, and only its purse says who may pass.
-        passed = (
-            blocked.rank
-            for seq in self._blocked
-            if now >= self._passed_at(seq) and (blocked := self._records[seq]).worst > pages
+        room = self._lending.room(now)
+        return View(
+            now, self._settings, self._rows, self._waiting, self._purses, room, self._aged, self._swap_s, at_end
         )
-        return Room(pages, before=min(passed, default=None))
 
-    def _passed_at(self, seq: Seq) -> float:
-        """When this one, that lacks only pages, was passed for long enough."""
-        return self._blocked[seq] + self._settings.bypass_s
+    def _swap_s(self, record: Record) -> float:
+        return self._supply.away(record) * self._pace.move_s
 
     def _unfile(self, record: Record) -> bool:
         """Take it out of those that wait, if it does: what it is filed under changes."""
@@ -470,6 +463,7 @@ class Scheduler:
         self._ran(record, seconds)
 
     def _sliced(self, record: Record, seconds: float, now: float) -> None:
+        self._lending.worked()
         self._pay(record, seconds, now)
         self._ran(record, seconds)
         record.chunk_s += seconds
@@ -493,20 +487,10 @@ class Scheduler:
             self._rows.leave(record)
         self._supply.end(record)
         self._started.pop(record.seq, None)
-        self._blocked.pop(record.seq, None)
+        self._lending.runs_or_gone(record.seq)
         self._suspects.discard(record)
-        record.change(Event.ENDED, _reason(outcome), now)
+        record.change(Event.ENDED, reason_of(outcome), now)
         del self._records[record.seq]
         self._past.add(record.seq)
         self._ended[record.seq] = (record, outcome)
-        self._outcomes[type(outcome).__name__.lower()] += 1
-
-
-def _reason(outcome: Outcome) -> str:
-    match outcome:
-        case Completed(reason):
-            return reason
-        case Cancelled(by):
-            return f"cancelled by {by}"
-        case Failed(error):
-            return f"failed: {error}"
+        self._overview.ended[type(outcome).__name__.lower()] += 1

@@ -18,7 +18,6 @@ from strata.scheduling.decision import Opening
 from strata.scheduling.record import Record
 from strata.scheduling.scheduler import Scheduler
 from strata.scheduling.view import View
-from strata.scheduling.waiting import Room
 
 
 @frozen(kw_only=True)
@@ -78,7 +77,7 @@ class SpanScheduler(Scheduler):
         if self._steps.newest.n != self._steps.in_force.n:
             return ONE
         settings = self._settings
-        until = self._bypassed_at(now)
+        until = self._lending.changes_at(now)
         if settings.preempt is Preempt.OFF:
             return Steady(until=until)
         if settings.preempt is Preempt.CHUNK or settings.min_park_tokens:
@@ -109,8 +108,8 @@ class SpanScheduler(Scheduler):
     def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
         return super()._arrange(now) if self._waiting else ((), False)
 
-    def _read_until(self, reader: Record, now: float) -> int | None:
-        return super()._read_until(reader, now) if self._waiting else None
+    def _reader_stops(self, now: float) -> bool:
+        return bool(self._waiting) and super()._reader_stops(now)
 
     def _pay(self, record: Record, seconds: float, now: float) -> None:
         if self._waiting:
@@ -119,15 +118,7 @@ class SpanScheduler(Scheduler):
             # Who runs while nobody waits is the oldest.
             self._purses.earn(record.priority, seconds)
 
-    def _room(self, now: float) -> Room:
-        return super()._room(now) if self._blocked else Room(self._supply.pages.room)
-
     # -- what would change the answer ---------------------------------------------------------------------------------
-
-    def _bypassed_at(self, now: float) -> float:
-        """When the next of those that lack only pages will have been passed for long enough (R6)."""
-        ends = (since + self._settings.bypass_s for since in self._blocked.values())
-        return min((end for end in ends if end > now), default=inf)
 
     def _steady_steps(self) -> float:
         """Until an answer has run at all, can be taken to be longer, or is spared for its end (R3)."""

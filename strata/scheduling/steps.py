@@ -92,6 +92,11 @@ class Steps:
         self._on_its_way.clear()
 
 
+def members(step: Step) -> set[Seq]:
+    """Those that it lets run."""
+    return {*step.decode, *(() if step.read is None else (step.read,))}
+
+
 def _says(step: Step) -> tuple[tuple[Seq, ...], Seq | None, int | None, float, float]:
     """All but its number.  By name, not by `attrs.evolve`: every decision asks it, twice."""
     return (step.decode, step.read, step.read_until, step.read_share, step.gap_s)

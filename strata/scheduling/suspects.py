@@ -6,7 +6,7 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from strata.messages import Seq
 from strata.scheduling.record import Record
@@ -42,9 +42,9 @@ class Suspects:
         """Whether one of them runs."""
         return bool(self._points) and any(record.seq in self._points for record in rows)
 
-    def next(self, room: float) -> Record | None:
+    def next(self, fits: Callable[[Record], bool]) -> Record | None:
         """The first in rank that fits; who does not must wait for pages with all others."""
-        fitting = (record for record, _ in self._points.values() if record.worst <= room)
+        fitting = (record for record, _ in self._points.values() if fits(record))
         return min(fitting, key=lambda record: record.rank, default=None)
 
     def discard(self, record: Record) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from strata.config import SchedulerSettings
 from strata.scheduling.purse import Purses
@@ -26,13 +26,21 @@ class View:
     room: Room
     aged: Mapping[int, float]
     """When one of this priority last started by its age (R5)."""
+    swap_s: Callable[[Record], float]
+    """How long it takes to bring back what it has in the arena."""
     at_chunk_end: bool
     """Whether the reader is known to stand at the end of a chunk, and to begin no other by itself."""
+
+    def without(self, *gone: Record) -> View:
+        """As if these were parked, as far as pages go."""
+        room = self.room.without(*gone)
+        return self if room is self.room else evolve(self, room=room)
 
     def oldest(self, priority: int) -> Record | None:
         """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
         found = [r for r in self.rows if r.priority == priority and (self.rows.one or r is self.rows.reader)]
-        waits = self.waiting.oldest(priority, self.room)
+        # One that would fit alone lacks no pages: those who run could be parked for it.
+        waits = self.waiting.oldest(priority, self.room.empty)
         if waits is not None:
             found.append(waits)
         return min(found, key=lambda r: r.arrival_key, default=None)

@@ -7,26 +7,50 @@ costs nothing.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import neg
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from strata.messages import Seq
 from strata.scheduling.lifecycle import State
 from strata.scheduling.order import Key, Ordered
 from strata.scheduling.record import Rank, Record
 
+TRIES: Final = 8
+"""So many queued ones whose expected pages fit are asked whether they also can begin now."""
+
 
 @frozen
 class Room:
-    """What a queued request must fit into to start; one that is parked has its place already."""
+    """What a request must fit into to run; one that is parked has what it holds already."""
 
     pages: float
-    """Beside the worst cases of all that have started."""
+    """What a queued one may be expected to take, beside all that have started."""
     before: Rank | None = None
     """Only who ranks at least so may start: somebody was passed for long enough (`bypass_s`)."""
+    beside: tuple[Record, ...] = ()
+    """Those that run."""
+    fits: Callable[[Record, Sequence[Record]], bool] | None = None
+    """Whether one can run beside these; None: everybody can."""
+
+    def admits(self, record: Record) -> bool:
+        """Whether it could run, whoever it would pass."""
+        return (record.state is not State.QUEUED or record.expected <= self.pages) and self.has_room(record)
+
+    def has_room(self, record: Record) -> bool:
+        return self.fits is None or self.fits(record, self.beside)
+
+    def without(self, *gone: Record) -> Room:
+        """As if these were parked."""
+        return self if self.fits is None else evolve(self, beside=tuple(r for r in self.beside if r not in gone))
+
+    @property
+    def empty(self) -> Room:
+        """As if nobody ran."""
+        return self.without(*self.beside)
 
 
 ANY_ROOM: Final = Room(float("inf"))
@@ -93,8 +117,8 @@ class Waiting:
         self._records[record.seq] = record
         match record.state:
             case State.QUEUED:
-                level.queued.add(record.arrival_key, record.worst)
-                self._file(record, level.queued_by_need, record.worst)
+                level.queued.add(record.arrival_key, record.expected)
+                self._file(record, level.queued_by_need, record.expected)
                 self.queued += 1
                 self.queued_tokens += record.prompt_tokens
             case State.PARKED_READING:
@@ -145,9 +169,9 @@ class Waiting:
             return None
         found: list[Record | None] = []
         if kinds.reads:
-            found += self._admitted(level.queued, room), self._record(level.reads.first(0))
+            found += self._admitted(level.queued, room), self._parked(level.reads, room)
         if kinds.answers:
-            found.append(self._record(level.answers.first(0)))
+            found.append(self._parked(level.answers, room))
         return min((r for r in found if r is not None), key=_by_arrival, default=None)
 
     def longest(self, priority: int, room: Room, kinds: Kinds = EITHER, *, queued: bool = True) -> Record | None:
@@ -158,9 +182,9 @@ class Waiting:
         found: list[Record | None] = []
         if kinds.reads:
             # A queued one waits since its arrival.
-            found += self._admitted(level.queued, room) if queued else None, self._record(level.reads_by_wait.first(0))
+            found += self._admitted(level.queued, room) if queued else None, self._parked(level.reads_by_wait, room)
         if kinds.answers:
-            found.append(self._record(level.answers_by_wait.first(0)))
+            found.append(self._parked(level.answers_by_wait, room))
         return min((r for r in found if r is not None), key=_by_wait, default=None)
 
     def half_read(self, priority: int) -> int:
@@ -173,7 +197,7 @@ class Waiting:
         level = self._levels.get(priority)
         if level is None:
             return None
-        found = self._admitted(level.queued_by_need, room), self._record(level.reads_by_need.first(0))
+        found = self._admitted(level.queued_by_need, room), self._parked(level.reads_by_need, room)
         return min((r for r in found if r is not None), key=_by_need, default=None)
 
     def before(self, record: Record) -> int:
@@ -193,10 +217,20 @@ class Waiting:
         by_need.add(key, size)
 
     def _admitted(self, queued: Ordered, room: Room) -> Record | None:
-        record = self._record(queued.first(room.pages))
-        if record is None or room.before is None or record.rank <= room.before:
-            return record
-        return None
+        first = self._record(queued.first(room.pages))
+        if first is None or (room.before is not None and first.rank > room.before):
+            return None
+        if room.has_room(first):
+            return first
+        others = (self._records[Seq(int(key[-1]))] for key in islice(queued.all_within(room.pages), 1, TRIES))
+        found = next((record for record in others if room.has_room(record)), None)
+        return None if found is None or (room.before is not None and found.rank > room.before) else found
+
+    def _parked(self, parked: Ordered, room: Room) -> Record | None:
+        if room.fits is None:
+            return self._record(parked.first(0))
+        records = (self._records[Seq(int(key[-1]))] for key in parked)
+        return next((record for record in records if room.has_room(record)), None)
 
     def _first_new(self, queued: Ordered) -> Record | None:
         # Those that a dead engine had are but few.

@@ -36,6 +36,8 @@ from strata.messages import (
     Step,
     Stopped,
     Submit,
+    SwapOut,
+    SwappedOut,
     Tokens,
     Took,
     Wants,
@@ -148,6 +150,25 @@ async def test_a_prompt_that_begins_like_one_before_it_is_opened_on_its_pages_an
     }
     read = 128 + 140
     assert list(found.values()) == [read, 128, 200 + 140, 128]
+
+
+async def test_the_ledger_counts_exactly_what_the_engine_says_it_has() -> None:
+    """B17: pages, and room in the arena; what is moved is told to the engine and heard from it."""
+    bench = Bench.make()
+    bench.turn(evolve(READY, pages=5, slots=7))
+    now = bench.dispatcher.statistics()
+    assert (now.pages_total, now.pages_free, now.slots_total, now.slots_free) == (5, 5, 7, 7)
+    _, _, step = bench.turn(bench.enlist(1, tokens=240, max_tokens=10))
+    bench.turn(Took(step.n), *(ChunkRead(Seq(1), end, 0.1) for end in (64, 128)))
+    above = bench.enlist(2, tokens=240, max_tokens=10)
+    told = bench.turn(Enlist(evolve(above.submit, priority=1), above.reader))
+    told = bench.turn(Took(told[-1].n), ChunkRead(Seq(2), 64, 0.1))
+    out = next(message for message in told if isinstance(message, SwapOut))
+    assert (out.seq, set(out.pages) <= set(range(5))) == (1, True)
+    assert bench.dispatcher.statistics().pages_moving == len(out.pages)
+    bench.turn(SwappedOut(Seq(1), out.pages, out.slots, 0.1))
+    now = bench.dispatcher.statistics()
+    assert (now.pages_out, now.pages_moving, now.slots_free) == (len(out.pages), 0, 7 - len(out.pages))
 
 
 async def test_of_a_batch_all_is_seen_before_one_decision_is_made() -> None:

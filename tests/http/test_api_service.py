@@ -87,6 +87,7 @@ METRICS = {
     "vllm:num_preemptions": PLAIN,
     "vllm:prompt_tokens": PLAIN,
     "vllm:prompt_tokens_cached": PLAIN,
+    "strata_pages_moved": PLAIN | {"to"},
     "vllm:prefix_cache_queries": PLAIN,
     "vllm:prefix_cache_hits": PLAIN,
     "vllm:generation_tokens": PLAIN,

@@ -30,12 +30,19 @@ from strata.messages import (
     Seq,
     SeqFailed,
     Step,
+    SwapIn,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
     ToEngine,
     Took,
     Wants,
 )
 from strata.scheduling import Decision, Scheduler
 from strata.scheduling.prefix import chain
+
+Content = bytes | tuple[Seq, int]
+"""The name of what was read to a page, else whose it is and at which place."""
 
 
 @frozen(kw_only=True)
@@ -50,10 +57,15 @@ class Work:
     """To read one token."""
     step_s: float = 0.02
     """Of each decode step."""
+    move_s: float = 0.001
+    """To move a page."""
     workspaces: int = 2
 
     def slice_s(self, tokens: int) -> float:
         return tokens * self.token_s / self.slices
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens)
 
     def read_s(self, prompt: int) -> float:
         return prompt * self.token_s
@@ -72,6 +84,7 @@ class Sequence:
     names: tuple[bytes, ...]
     """Of what the prompt's pages hold."""
     pages: list[int] = field(factory=list)
+    """One that lies in slot n of the arena is -1 - n."""
     position: int = 0
     done: int = 0
     written: int = 0
@@ -98,11 +111,15 @@ class Died(Exception):
 class ModelEngine:
     """Reads, decodes and answers as an engine must, one slice or step at each `advance`."""
 
-    def __init__(self, work: Work, *, pages: int, finishes_chunks: bool = False) -> None:
+    def __init__(self, work: Work, *, pages: int, slots: int = 0, finishes_chunks: bool = False) -> None:
         self.work = work
         self.finishes_chunks = finishes_chunks
         """Whether a half-done chunk is finished though `read_until` lies before it; engines may do either."""
         self.total_pages = pages
+        self.total_slots = slots
+        self.moves: deque[SwapOut | SwapIn] = deque()
+        self.moved = 0
+        """Pages, since a slice or a step ran, while one could."""
         self.now = 0.0
         self.deaf = 0
         self.inbox: deque[ToEngine] = deque()
@@ -118,12 +135,15 @@ class ModelEngine:
         """Sequences that kill it, from so many tokens written and read on."""
         self._next: Step | None = None
         self._holders: dict[int, set[Seq]] = {}
-        self._holds: dict[int, bytes] = {}
-        """The name of what was read to a page since it was granted."""
+        self._slots: dict[int, Seq] = {}
+        self._holds: dict[int, Content] = {}
+        """What lies in each page, or slot n as -1 - n."""
         self._credit = 0.0
         self._shared = False
         self._unread_step_s = 0.0
         self._last_reader: Seq | None = None
+        self._pages_moved = 0
+        """Of the first move."""
 
     def tell(self, message: ToEngine) -> None:
         self.inbox.append(message)
@@ -158,6 +178,8 @@ class ModelEngine:
                     self._grant(seq, pages)
                 case Close(seq):
                     self._forget(seq)
+                case SwapOut() | SwapIn() as move:
+                    self._ask(move)
                 case Step() as step:
                     assert step.n > (self._next or self.step).n, "steps are numbered upwards"
                     self._next = step
@@ -188,16 +210,71 @@ class ModelEngine:
             assert 0 <= page < self.total_pages, "there is no such page"
             assert page not in self._holders, f"page {page} belongs to {self._holders[page]}"
             self._holders[page] = {seq}
-            self._holds.pop(page, None)
-        sequence.pages.extend(pages)
+            self._holds[page] = (seq, len(sequence.pages))
+            sequence.pages.append(page)
         sequence.wanted = False
 
     def _forget(self, seq: Seq) -> None:
         sequence = self.sequences.pop(seq, None)
         for page in sequence.pages if sequence is not None else ():
-            self._holders[page].remove(seq)
-            if not self._holders[page]:
-                del self._holders[page]
+            self._let_go(seq, page)
+        for move in [move for move in self.moves if move.seq == seq]:
+            self._pages_moved = 0 if move is self.moves[0] else self._pages_moved
+            self.moves.remove(move)
+            for page, slot in zip(move.pages, move.slots, strict=True):
+                self._let_go(seq, -1 - slot if isinstance(move, SwapOut) else page)
+
+    def _let_go(self, seq: Seq, page: int) -> None:
+        if page < 0:
+            assert self._slots.pop(-1 - page) == seq
+            return
+        self._holders[page].remove(seq)
+        if not self._holders[page]:
+            del self._holders[page]
+
+    def _ask(self, move: SwapOut | SwapIn) -> None:
+        sequence = self.sequences.get(move.seq)
+        if sequence is None:
+            return
+        assert len(set(move.pages)) == len(set(move.slots)) == len(move.pages) == len(move.slots) > 0
+        moving = {page for other in self.moves for page in (*other.pages, *(-1 - slot for slot in other.slots))}
+        slots = [-1 - slot for slot in move.slots]
+        sources = move.pages if isinstance(move, SwapOut) else slots
+        assert set(sources) <= set(sequence.pages) - moving, "only what it has is moved, and once"
+        if isinstance(move, SwapOut):
+            assert move.seq not in _allowed(self.step) | _allowed(self._next or self.step), "who runs keeps its pages"
+            assert all(self._holders[page] == {move.seq} for page in move.pages), "what others hold too stays"
+            assert not sequence.done, "a half-done chunk can be finished, for its workspace"
+            assert not set(move.slots) & set(self._slots)
+            assert max(move.slots) < self.total_slots
+            self._slots |= dict.fromkeys(move.slots, move.seq)
+        else:
+            assert not set(move.pages) & set(self._holders)
+            self._holders |= {page: {move.seq} for page in move.pages}
+        self.moves.append(move)
+
+    def _move(self) -> None:
+        """The next page of the first move; the fact, if it was the last one of it."""
+        move = self.moves[0]
+        may_run = [self.sequences[seq] for seq in _allowed(self.step) if seq in self.sequences]
+        # As far as it has heard all that it was told.
+        self.moved += not self.inbox and any(self._can_run(sequence) for sequence in may_run)
+        self.now += self.work.move_s
+        self._pages_moved += 1
+        if self._pages_moved < len(move.pages):
+            return
+        self._pages_moved = 0
+        self.moves.popleft()
+        sequence, seconds = self.sequences[move.seq], self.work.move_s * len(move.pages)
+        for page, slot in zip(move.pages, move.slots, strict=True):
+            before, after = (page, -1 - slot) if isinstance(move, SwapOut) else (-1 - slot, page)
+            sequence.pages[sequence.pages.index(before)] = after
+            self._holds[after] = self._holds[before]
+            self._let_go(move.seq, before)
+        if isinstance(move, SwapOut):
+            self.facts.append(SwappedOut(move.seq, move.pages, move.slots, seconds))
+        else:
+            self.facts.append(SwappedIn(move.seq, move.slots, move.pages, seconds))
 
     def _unfinished(self) -> Sequence | None:
         """Whose half-done chunk must be finished first, for the workspace that the next step's reader needs."""
@@ -214,7 +291,7 @@ class ModelEngine:
         allowed, before = _allowed(step), _allowed(self.step)
         for seq in before - allowed:
             if (sequence := self.sequences.get(seq)) is not None:
-                assert sequence.ran, f"sequence {seq} ran for less than a slice"
+                assert sequence.ran or not self._can_run(sequence), f"sequence {seq} ran for less than a slice"
                 if sequence.done:
                     self.parked_in_chunk.append(seq)
         for seq in allowed - before:
@@ -228,6 +305,9 @@ class ModelEngine:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def _work(self) -> bool:
+        if self.moves:
+            self._move()
+            return True
         answers = [s for s in self._allowed() if not s.unread and self._has(s, s.stands_at)]
         reader = (None if self._next is None else self._unfinished()) or self._reader()
         if reader is None or not answers:
@@ -260,9 +340,20 @@ class ModelEngine:
         chunk = self.work.chunk_tokens
         return min(sequence.prompt, (sequence.position // chunk + 1) * chunk)
 
+    def _can_run(self, sequence: Sequence) -> bool:
+        end = self._chunk_end(sequence) if sequence.unread else sequence.stands_at
+        return min(sequence.pages, default=0) >= 0 and self._fills(sequence, end)
+
+    def _fills(self, sequence: Sequence, tokens: int) -> bool:
+        return len(sequence.pages) * self.work.page_tokens >= tokens
+
     def _has(self, sequence: Sequence, tokens: int) -> bool:
         """Whether its pages hold so many tokens; it says so once if they don't."""
-        if len(sequence.pages) * self.work.page_tokens >= tokens:
+        for place, page in enumerate(sequence.pages):
+            assert page >= 0, f"sequence {sequence.seq} runs while a page of it is in the arena"
+            names = sequence.names[place : place + 1]
+            assert self._holds[page] in ((sequence.seq, place), *names), "a page holds something else"
+        if self._fills(sequence, tokens):
             return True
         if not sequence.wanted:
             sequence.wanted = True
@@ -270,6 +361,7 @@ class ModelEngine:
         return False
 
     def _spend(self, seconds: float) -> None:
+        self.moved = 0
         self.now += seconds
         self.busy_s += seconds
 
@@ -298,14 +390,11 @@ class ModelEngine:
 
     def _fill(self, sequence: Sequence, end: int) -> None:
         """What its pages hold, once it has read to this position."""
-        for place in range(sequence.position // self.work.page_tokens, self._pages_for(end)):
+        for place in range(sequence.position // self.work.page_tokens, self.work.pages_for(end)):
             page = sequence.pages[place]
             assert self._holders[page] == {sequence.seq}, "a shared page is not written"
             if place < end // self.work.page_tokens:
                 self._holds[page] = sequence.names[place]
-
-    def _pages_for(self, tokens: int) -> int:
-        return -(-tokens // self.work.page_tokens)
 
     def _decode(self, answers: list[Sequence]) -> None:
         seconds = self.work.step_s
@@ -363,15 +452,17 @@ class Desk:
         work: Work | None = None,
         *,
         pages: int = 1000,
+        slots: int = 0,
         finishes_chunks: bool = False,
     ) -> None:
         self.settings = settings
         self.work = work or Work(chunk_tokens=settings.chunk_tokens)
         self.pages = pages
+        self.slots = slots
         self.scheduler = Scheduler(
-            settings, pages=pages, page_tokens=self.work.page_tokens, workspaces=self.work.workspaces
+            settings, pages=pages, page_tokens=self.work.page_tokens, workspaces=self.work.workspaces, slots=slots
         )
-        self.engine = ModelEngine(self.work, pages=pages, finishes_chunks=finishes_chunks)
+        self.engine = ModelEngine(self.work, pages=pages, slots=slots, finishes_chunks=finishes_chunks)
         self.asked: dict[Seq, Asked] = {}
         self.live: dict[Seq, Asked] = {}
         """Those of them that have not ended."""
@@ -445,10 +536,10 @@ class Desk:
         dead = self.engine
         self.scheduler.died(error, self.now, step=dead.step.n, blamed=blamed)
         self.pages = pages or self.pages
-        self.engine = ModelEngine(self.work, pages=self.pages, finishes_chunks=dead.finishes_chunks)
+        self.engine = ModelEngine(self.work, pages=self.pages, slots=self.slots, finishes_chunks=dead.finishes_chunks)
         self.engine.now, self.engine.answers, self.engine.poison = dead.now, dead.answers, dead.poison
         sizes = {"pages": self.pages, "page_tokens": self.work.page_tokens, "workspaces": self.work.workspaces}
-        self.scheduler.renew(**sizes, now=self.now)
+        self.scheduler.renew(**sizes, slots=self.slots, now=self.now)
         self.decide()
 
     def decide(self) -> Decision:
@@ -460,8 +551,8 @@ class Desk:
             seq, asked = opening.seq, self.asked[opening.seq]
             sampling, written = Sampling(max_tokens=asked.max_tokens), tuple(self.tokens.get(seq, ()))
             self.engine.tell(Open(seq, asked.tokens, sampling, opening.pages, opening.known, written))
-        for grant in decision.grants:
-            self.engine.tell(grant)
+        for message in (*decision.grants, *decision.moves):
+            self.engine.tell(message)
         if decision.step is not None:
             self.engine.tell(decision.step)
             self.steps.append(decision.step)
@@ -503,6 +594,10 @@ class Desk:
                     self.tokens.setdefault(row.seq, []).append(row.token)
             case Wants(seq):
                 scheduler.wants(seq, self.now)
+            case SwappedOut():
+                scheduler.swapped_out(fact)
+            case SwappedIn():
+                scheduler.swapped_in(fact)
             case SeqFailed(seq, error):
                 scheduler.failed(seq, SequenceFailed(error), self.now)
             case other:

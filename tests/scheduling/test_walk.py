@@ -15,7 +15,20 @@ from model_engine import Asked, Desk, Work
 
 from strata.config import SchedulerSettings
 from strata.errors import EngineUnavailable, Overloaded, StrataError, WaitedTooLong
-from strata.messages import ChunkRead, Completed, Decoded, Failed, FromEngine, Outcome, Progress, Seq, Step, Took
+from strata.messages import (
+    ChunkRead,
+    Completed,
+    Decoded,
+    Failed,
+    FromEngine,
+    Outcome,
+    Progress,
+    Seq,
+    Step,
+    SwappedIn,
+    SwappedOut,
+    Took,
+)
 from strata.scheduling import Change, Decision
 
 PARKED = ("parked (reading)", "parked (decoding)")
@@ -26,8 +39,14 @@ TINY = 1e-9
 class WatchedDesk(Desk):
     """A desk that holds every decision against the rules, by what was asked and heard alone."""
 
-    def __init__(self, settings: SchedulerSettings, work: Work, *, pages: int, finishes_chunks: bool) -> None:
-        super().__init__(settings, work, pages=pages, finishes_chunks=finishes_chunks)
+    def __init__(
+        self, settings: SchedulerSettings, work: Work, *, pages: int, slots: int, finishes_chunks: bool
+    ) -> None:
+        super().__init__(settings, work, pages=pages, slots=slots, finishes_chunks=finishes_chunks)
+        self.held: dict[Seq, int] = {}
+        """Pages that it was given."""
+        self.on_their_way: dict[Seq, int] = {}
+        """Pages that are moving."""
         self.left: dict[Seq, int] = {}
         """Tokens still to read, by what was heard."""
         self.changes: dict[Seq, int] = {}
@@ -51,6 +70,7 @@ class WatchedDesk(Desk):
         for seq in self.live:
             self.left[seq], self.again[seq] = self.asked[seq].prompt, max(0, len(self.tokens.get(seq, ())) - 1)
         self.alone = None
+        self.on_their_way.clear()
         # The next engine is told again what the last one knew.
         self.steps.append(Step(-1, read_share=-float(len(self.steps) + 1)))
         super().die(error, **named)
@@ -71,11 +91,14 @@ class WatchedDesk(Desk):
         purses = dict(self.scheduler.statistics(self.now).purses)
         states = {seq: self.state(seq) for seq in self.live}
         decision = super().decide()
-        self.left |= {opening.seq: self.asked[opening.seq].prompt - opening.known for opening in decision.opens}
+        self.gave(decision)
         self.asking_again_says_nothing_new(decision)
+        self.all_can_end()
         self.figures_hold()
         self.somebody_runs()
         self.displacements_have_their_reasons(states, purses)
+        # What was known when it came may be gone: until it starts, it counts by the former.
+        self.left |= {opening.seq: self.asked[opening.seq].prompt - opening.known for opening in decision.opens}
         return decision
 
     def _deliver(self, fact: FromEngine) -> None:
@@ -95,6 +118,8 @@ class WatchedDesk(Desk):
                     self.has_run(seq)
                 for seq in again:
                     self.again[seq] -= 1
+            case SwappedOut() | SwappedIn():
+                self.on_their_way[fact.seq] -= len(fact.pages)
         super()._deliver(fact)
         for seq in self.live:
             stands = len(self.tokens.get(seq, ())), self.asked[seq].prompt - self.left.get(seq, self.asked[seq].prompt)
@@ -109,6 +134,27 @@ class WatchedDesk(Desk):
         if self.in_force >= self.placed[seq]:
             self.ran[seq] += 1
 
+    def gave(self, decision: Decision) -> None:
+        for opening in decision.opens:
+            self.held[opening.seq] = len(opening.pages)
+        for grant in decision.grants:
+            self.held[grant.seq] += len(grant.pages)
+        for move in decision.moves:
+            self.on_their_way[move.seq] = self.on_their_way.get(move.seq, 0) + len(move.pages)
+        # Moves are cut, so that they don't hold up for long those that could run.
+        assert self.engine.moved <= 2 * self.settings.max_running + 2
+
+    def all_can_end(self) -> None:
+        """R7: one after another, each with its worst case, however all that others hold is moved."""
+        held = {seq: self.held[seq] for seq in self.live if seq in self.held and self.state(seq) != "queued"}
+        free = self.pages + max(0, self.slots - 1) - sum(held.values())
+        rests = {
+            seq: self.work.pages_for(self.asked[seq].prompt + self.asked[seq].max_tokens) - held[seq] for seq in held
+        }
+        for seq in sorted(rests, key=rests.__getitem__):
+            assert rests[seq] <= free, "somebody may never end"
+            free += held[seq]
+
     def asking_again_says_nothing_new(self, decision: Decision) -> None:
         assert self.scheduler.decide(self.now) == Decision(wake_at=decision.wake_at)
 
@@ -117,8 +163,11 @@ class WatchedDesk(Desk):
         assert now.running <= now.max_running
         assert now.states.get("reading", 0) <= 1
         assert now.pages_free + now.pages_held == now.pages_total
-        assert now.pages_held <= now.pages_reserved <= now.pages_total
+        assert now.pages_held <= now.pages_reserved
+        assert self.slots or now.pages_reserved <= now.pages_total
         assert now.pages_cached <= now.pages_free
+        assert now.pages_held <= now.pages_total
+        assert 0 <= now.slots_free <= now.slots_total == self.slots
         assert sum(now.states.values()) == len(self.live)
         overrun = self.work.read_s(self.work.chunk_tokens) + self.settings.finish_tokens * self.work.step_s
         burst = self.settings.pass_burst_s
@@ -134,8 +183,10 @@ class WatchedDesk(Desk):
 
     def somebody_runs(self) -> None:
         if self.live:
-            newest = self.steps[-1]
-            assert newest.decode or newest.read is not None, "idle with work to do"
+            newest = self.steps[-1] if self.steps else Step(0)
+            # Pages are on their way for those that run, or will be once the engine has let go of whose they are.
+            moves = any(self.on_their_way.get(seq) for seq in self.live) or self.in_force < newest.n
+            assert newest.decode or newest.read is not None or moves, "idle with work to do"
 
     def displacements_have_their_reasons(self, states: dict[Seq, str | None], purses: dict[int, float]) -> None:
         new = {seq: self.news(seq) for seq in self.live}
@@ -278,6 +329,8 @@ class Walk(RuleBasedStateMachine):
                 "open_reads": st.sampled_from([1, 2, 4]),
                 "age_every_s": st.sampled_from([0.05, 0.5, 30.0]),
                 "max_wait_s": st.sampled_from([None, None, 0.4, 5.0]),
+                "expect_new_tokens": st.sampled_from([1, 20, 256]),
+                "swap_ratio": st.sampled_from([0.0, 10.0]),
                 "prefix_cache": st.sampled_from([True, True, False]),
                 "on_engine_death": st.sampled_from(["fail", "replay", "replay"]),
                 "max_replays": st.sampled_from([0, 1, 3]),
@@ -286,6 +339,7 @@ class Walk(RuleBasedStateMachine):
         slices=st.sampled_from([1, 2, 4]),
         workspaces=st.sampled_from([1, 2]),
         pages=st.sampled_from([26, 60, 400]),
+        slots=st.sampled_from([0, 1, 5, 30]),
         finishes=st.booleans(),
         first=st.lists(wishes, min_size=1, max_size=4),
     )
@@ -295,12 +349,13 @@ class Walk(RuleBasedStateMachine):
         slices: int,
         workspaces: int,
         pages: int,
+        slots: int,
         finishes: bool,
         first: list[Wish],
     ) -> None:
         chosen = SchedulerSettings(chunk_tokens=64, max_queued=10, **rules)
         work = Work(slices=slices, workspaces=workspaces)
-        self.desk = WatchedDesk(chosen, work, pages=pages, finishes_chunks=finishes)
+        self.desk = WatchedDesk(chosen, work, pages=pages, slots=slots, finishes_chunks=finishes)
         self.withdrawn: list[Seq] = []
         self.deaths: Counter[Seq] = Counter()
         """Of engines in which it had state."""
@@ -429,6 +484,7 @@ class Walk(RuleBasedStateMachine):
         assert not desk.live, "idle for ever with requests"
         now = desk.scheduler.statistics(desk.now)
         assert now.pages_free == now.pages_total
+        assert (now.slots_free, now.pages_moving, now.short) == (now.slots_total, 0, 0)
         assert now.pages_reserved == now.queued == now.queued_tokens == now.running == now.blocked == 0
         assert not desk.engine.sequences
         if desk.settings.preempt == "chunk":
