@@ -131,6 +131,8 @@ class ModelEngine:
         self.parked_in_chunk: list[Seq] = []
         """Those that a step took off in the middle of a chunk."""
         self.busy_s = 0.0
+        self.ran = 0
+        """Slices, steps and pages moved."""
         self.poison: dict[Seq, tuple[int, int]] = {}
         """Sequences that kill it, from so many tokens written and read on."""
         self._next: Step | None = None
@@ -261,6 +263,7 @@ class ModelEngine:
         self.moved += not self.inbox and any(self._can_run(sequence) for sequence in may_run)
         self.now += self.work.move_s
         self._pages_moved += 1
+        self.ran += 1
         if self._pages_moved < len(move.pages):
             return
         self._pages_moved = 0
@@ -362,6 +365,7 @@ class ModelEngine:
 
     def _spend(self, seconds: float) -> None:
         self.moved = 0
+        self.ran += 1
         self.now += seconds
         self.busy_s += seconds
 
@@ -538,6 +542,7 @@ class Desk:
         self.pages = pages or self.pages
         self.engine = ModelEngine(self.work, pages=self.pages, slots=self.slots, finishes_chunks=dead.finishes_chunks)
         self.engine.now, self.engine.answers, self.engine.poison = dead.now, dead.answers, dead.poison
+        self.engine.ran = dead.ran
         sizes = {"pages": self.pages, "page_tokens": self.work.page_tokens, "workspaces": self.work.workspaces}
         self.scheduler.renew(**sizes, slots=self.slots, now=self.now)
         self.decide()

@@ -70,6 +70,7 @@ class WatchedDesk(Desk):
         for seq in self.live:
             self.left[seq], self.again[seq] = self.asked[seq].prompt, max(0, len(self.tokens.get(seq, ())) - 1)
         self.alone = None
+        self.aged.clear()
         self.on_their_way.clear()
         # The next engine is told again what the last one knew.
         self.steps.append(Step(-1, read_share=-float(len(self.steps) + 1)))
@@ -204,6 +205,8 @@ class WatchedDesk(Desk):
         self.age_pays_one_quantum(placed, states)
         self.waits_since |= dict.fromkeys(parked, self.now)
         waits = {seq for seq, c in new.items() if c and c[-1].state in ("queued", *PARKED)}
+        # One that was parked while its last chunk was under way has waited since then.
+        waits -= {seq for seq, c in new.items() if c and c[-1].reason == "prompt read"}
         self.waits_since |= dict.fromkeys(waits & self.again.keys(), self.now)
         for seq in self.live:
             parks = self.scheduler.figures(seq, self.now).parks
