@@ -55,8 +55,8 @@ def header_priority(text: str | None) -> int | None:
 
 
 def _request(body: ChatBody, request_id: str, priority: int | None) -> Request:
-    max_tokens = body.max_completion_tokens or body.max_tokens
-    min_tokens = body.min_tokens or 0
+    max_tokens = _whole(body.max_completion_tokens or body.max_tokens)
+    min_tokens = _whole(body.min_tokens) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(f"min_tokens is {min_tokens}, max_tokens only {max_tokens}", param="min_tokens")
     return Request(
@@ -65,9 +65,9 @@ def _request(body: ChatBody, request_id: str, priority: int | None) -> Request:
         max_tokens=max_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=None if body.top_k is None else max(body.top_k, 0),
+        top_k=None if body.top_k is None else max(int(body.top_k), 0),
         min_p=body.min_p,
-        seed=body.seed,
+        seed=_whole(body.seed),
         stop=_stops(body),
         frequency_penalty=body.frequency_penalty or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
@@ -79,6 +79,11 @@ def _request(body: ChatBody, request_id: str, priority: int | None) -> Request:
         priority=priority,
         id=request_id,
     )
+
+
+def _whole(number: float | None) -> int | None:
+    """A number without a fraction, however it was written."""
+    return None if number is None else int(number)
 
 
 def _message(message: Message, index: int) -> ChatMessage:
@@ -98,7 +103,7 @@ def _stops(body: ChatBody) -> tuple[str, ...]:
 
 def _logprobs(body: ChatBody) -> int | None:
     if body.logprobs:
-        return body.top_logprobs or 0
+        return _whole(body.top_logprobs) or 0
     if body.top_logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     return None
@@ -106,7 +111,7 @@ def _logprobs(body: ChatBody) -> int | None:
 
 def _priority(body: ChatBody, from_header: int | None, limit: int) -> int | None:
     """Raises InvalidRequest above the limit: a client that counts on being first should hear that it isn't."""
-    named = from_header if body.priority is None else body.priority
+    named = from_header if body.priority is None else int(body.priority)
     if named is not None and named > limit:
         where = PRIORITY_HEADER if body.priority is None else "priority"
         raise InvalidRequest(f"this key may ask for a priority of at most {limit}", param=where)

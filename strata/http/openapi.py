@@ -63,6 +63,7 @@ def document(routes: Iterable[Route], *, title: str) -> dict[str, Any]:
     kinds = {kind for route in routes for kind in (route.body, route.answer, route.events) if kind is not None}
     ordered = [*sorted(kinds, key=str), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
+    components = _told_once(components)
     refs = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -73,6 +74,21 @@ def document(routes: Iterable[Route], *, title: str) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
+
+
+def _told_once(schema: Any) -> Any:
+    """Without what the types say twice: to JSON Schema 1.0 is an integer, and to them it is a float."""
+    match schema:
+        case dict():
+            return {name: _told_once(value) for name, value in schema.items()}
+        case list():
+            whole = any(isinstance(each, dict) and each.get("type") == "integer" for each in schema)
+            return [_told_once(each) for each in schema if not (whole and _is_whole_float(each))]
+    return schema
+
+
+def _is_whole_float(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "number" and schema.get("multipleOf") == 1
 
 
 def _operation(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:

@@ -31,17 +31,34 @@ from strata.messages import (
 
 ResponseFormatKind = Literal["text", "json_object", "json_schema"]
 
+_WHOLE: Final = Meta(multiple_of=1)
+_COUNT: Final = Meta(ge=0, le=MAX_TOKENS)
+_TOKENS: Final = Meta(ge=1, le=MAX_TOKENS)
+_TOP_K: Final = Meta(ge=-1, le=MAX_TOKENS)
+_TOP_LOGPROBS: Final = Meta(ge=LOGPROBS[0], le=LOGPROBS[1])
+_N: Final = Meta(ge=1, le=128)
+_PRIORITY: Final = Meta(ge=PRIORITY[0], le=PRIORITY[1])
+_LARGEST_WHOLE: Final = 2.0**63 - 1024
+"""The largest float that a seed may be."""
+
 Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
-Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+# JSON has numbers only, and 1.0 is a whole one (JSON Schema says so too).
+Count = Annotated[int, _COUNT] | Annotated[float, _COUNT, _WHOLE]
+Tokens = Annotated[int, _TOKENS] | Annotated[float, _TOKENS, _WHOLE]
+TopK = Annotated[int, _TOP_K] | Annotated[float, _TOP_K, _WHOLE]
+TopLogprobs = Annotated[int, _TOP_LOGPROBS] | Annotated[float, _TOP_LOGPROBS, _WHOLE]
+Choices = Annotated[int, _N] | Annotated[float, _N, _WHOLE]
+Priority = Annotated[int, _PRIORITY] | Annotated[float, _PRIORITY, _WHOLE]
+Seed = Annotated[int, Meta(ge=SEED[0], le=SEED[1])] | Annotated[float, Meta(ge=SEED[0], le=_LARGEST_WHOLE), _WHOLE]
 Unit = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=PENALTY[0], le=PENALTY[1])]
-Seed = Annotated[int, Meta(ge=SEED[0], le=SEED[1])]
-TokenNames: Final = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}
+TokenName = Annotated[int, Meta(ge=0, le=9_999_999_999)]
+"""As many digits as the document can tell; which tokens there are is the model's to say."""
+TokenNames: Final = {"propertyNames": {"pattern": "^(-?0|[1-9][0-9]{0,9})$"}}
 """A JSON object's keys are strings; that these are token ids is not told by their type."""
 Biases = Annotated[
-    dict[Count, Annotated[float, Meta(ge=BIAS[0], le=BIAS[1])]],
+    dict[TokenName, Annotated[float, Meta(ge=BIAS[0], le=BIAS[1])]],
     Meta(max_length=MAX_BIASES, extra_json_schema=TokenNames),
 ]
 
@@ -87,7 +104,7 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     """Wins over `max_tokens`."""
     temperature: Annotated[float, Meta(ge=TEMPERATURE[0], le=TEMPERATURE[1])] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
+    top_k: TopK | None = None
     """0 and -1 keep all."""
     min_p: Unit | None = None
     seed: Seed | None = None
@@ -95,12 +112,12 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=LOGPROBS[0], le=LOGPROBS[1])] | None = None
+    top_logprobs: TopLogprobs | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=REPETITION[0], le=REPETITION[1])] | None = None
     logit_bias: Biases | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    n: Choices | None = None
     """Only 1 is served yet."""
     user: Name | None = None
     tools: list[Any] | None = None
@@ -109,7 +126,7 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     """Not served yet: refused unless `none`."""
     response_format: ResponseFormat | None = None
     # Ours from here on.
-    priority: Annotated[int, Meta(ge=PRIORITY[0], le=PRIORITY[1])] | None = None
+    priority: Priority | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     return_progress: bool | None = None
