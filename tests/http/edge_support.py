@@ -123,7 +123,7 @@ def make_app(told: Told) -> QuartTrio:
             n = 0
             while not go.is_set():
                 await write(b"%d\n" % n)
-                await trio.sleep(0.001)
+                await trio.sleep(0.005)
                 n += 1
 
         return PumpResponse(pump)
