@@ -32,6 +32,8 @@ class Snapshot:
 
     requests: Mapping[str, int] = field(factory=dict)
     """By state: queued, reading, parked, decoding."""
+    queued_for_s: float | None = None
+    """The longest wait of those that are queued now."""
     pages: Mapping[str, int] = field(factory=dict)
     """By state: free, cached (free too, but for what it holds), held, swapping."""
     slots: Mapping[str, int] = field(factory=dict)
@@ -161,6 +163,9 @@ class _Gauges(Collector):
         if now.slots:
             yield self._gauge("strata_slots", "Room for pages in the host arena, by state.", "state", now.slots)
         yield from self._parks(now)
+        if now.queued_for_s is not None:
+            text = "The longest wait of those queued now."
+            yield self._plain("strata_queue_wait_max_seconds", text, now.queued_for_s)
         yield self._gauge("strata_workspaces", "Room for half-done chunks, by state.", "state", now.workspaces)
         yield self._gauge("strata_mailbox_depth", "Messages that wait, by kind of actor.", "actor", now.mailboxes)
         if now.incarnation is not None:

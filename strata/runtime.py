@@ -205,6 +205,7 @@ class Runtime:
             depths[info.kind] = depths.get(info.kind, 0) + info.depth
         return Snapshot(
             requests=_by_state(now.states),
+            queued_for_s=now.queued_for_s,
             pages={
                 "free": now.pages_free - now.pages_cached,
                 "cached": now.pages_cached,

@@ -48,6 +48,8 @@ class Statistics:
     max_running: int
     queued: int
     queued_tokens: int
+    queued_for_s: float
+    """Since the first of those queued arrived; 0 where there is none."""
     blocked: int
     """Queued, and was once first in rank and short of pages only."""
     pages_total: int
@@ -101,6 +103,7 @@ class Statistics:
             running=0,
             queued=0,
             queued_tokens=0,
+            queued_for_s=0.0,
             blocked=0,
             short=0,
             pages_free=self.pages_total,

@@ -45,6 +45,7 @@ class Overview:
         states = Counter({str(State.QUEUED): self.waiting.queued, str(State.DONE): ended})
         states.update(str(record.state) for record in started)
         pages, pace, give_way = self.supply.pages, self.pace, self.steps.give_way
+        first = self.waiting.first_queued()
         return Statistics(
             at=now,
             states={state: n for state, n in states.items() if n},
@@ -52,6 +53,7 @@ class Overview:
             max_running=self.rows.limit,
             queued=self.waiting.queued,
             queued_tokens=self.waiting.queued_tokens,
+            queued_for_s=0.0 if first is None else now - first.arrived,
             blocked=self.lending.waiting,
             short=self.lending.short,
             pages_total=pages.total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -104,6 +105,7 @@ METRICS = {
     "strata_resumes": PLAIN,
     "strata_parked_seconds": KIND,
     "strata_queue_wait_seconds": KIND,
+    "strata_queue_wait_max_seconds": PLAIN,
     "strata_give_way_seconds": PLAIN,
     "strata_slice_seconds": PLAIN,
     "strata_engine_incarnation": PLAIN,
@@ -113,6 +115,58 @@ METRICS = {
     "strata_workspaces": PLAIN | {"state"},
 }
 """Every name and its labels.  A dashboard that was made for them goes on working, so none may change unseen."""
+
+CONTRACT = """
+num_requests_running num_requests_waiting num_requests_waiting_by_reason{reason=capacity|deferred} kv_cache_usage_perc
+num_preemptions_total prompt_tokens_total prompt_tokens_cached_total generation_tokens_total
+request_success_total{finished_reason} prefix_cache_queries_total prefix_cache_hits_total time_to_first_token_seconds
+inter_token_latency_seconds e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds
+request_decode_time_seconds
+strata_requests{state=queued|reading|parked|decoding} strata_pages{state=free|held|cached|swapping}
+strata_parked_bytes{where} strata_parks_total{reason} strata_resumes_total strata_parked_seconds{class,priority}
+strata_queue_wait_seconds{class,priority} strata_queue_wait_max_seconds strata_give_way_seconds strata_slice_seconds
+strata_engine_incarnation strata_engine_restarts_total strata_cancel_to_free_seconds strata_mailbox_depth{actor}
+strata_workspaces{state}
+"""
+"""What has been promised: vLLM's names first, then ours.  A counter's name ends in `_total`."""
+NOT_YET = {"strata_parked_bytes": "an engine doesn't tell how many bytes one of its pages has"}
+VALUES = {
+    "vllm:num_requests_waiting_by_reason": {"capacity", "deferred"},
+    "strata_requests": {"queued", "reading", "parked", "decoding"},
+    "strata_pages": {"free", "held", "cached", "swapping"},
+}
+"""Of the one label that is not the model's."""
+
+
+def test_every_metric_that_was_promised_is_there_or_has_a_reason_not_to_be():
+    promised = {}
+    for name, told in re.findall(r"(\w+)(?:\{(.*?)\})?", CONTRACT):
+        labels = {label.partition("=")[0] for label in told.split(",") if label}
+        whole = name if name.startswith("strata_") else f"vllm:{name}"
+        promised[whole.removesuffix("_total")] = PLAIN | labels
+    assert NOT_YET.keys() <= promised.keys() - METRICS.keys()
+    there = {name: METRICS.get(name) for name in promised if name not in NOT_YET}
+    assert there == {name: labels for name, labels in promised.items() if name not in NOT_YET}
+
+
+async def test_the_longest_wait_in_the_queue_grows_by_the_clock_and_ends_with_it(autojump_clock):
+    async with open_runtime(host=engine(slice_s=9.0), policy="fifo") as runtime, trio.open_nursery() as nursery:
+        app = create_app(runtime)
+
+        async def longest() -> float:
+            text = (await call(app, "GET", "/metrics")).body.decode()
+            (line,) = re.findall(r"^strata_queue_wait_max_seconds\{.*\} (.*)$", text, re.MULTILINE)
+            return float(line)
+
+        assert await longest() == 0
+        for _ in range(3):
+            nursery.start_soon(call, app, "POST", CHAT, chat("ping", max_tokens=1))
+            await trio.sleep(1)
+        assert await longest() == pytest.approx(2, abs=0.01)
+        await trio.sleep(3)
+        assert await longest() == pytest.approx(5, abs=0.01)
+        await runtime.wait_idle()
+        assert await longest() == 0
 
 
 async def test_the_metrics_are_all_there_under_their_names_and_labels(autojump_clock):
@@ -138,6 +192,8 @@ async def test_the_metrics_are_all_there_under_their_names_and_labels(autojump_c
     }
     counted = [name for name, samples in families.items() if any(s.name.endswith("_count") for s in samples)]
     assert [n for n in counted if not any(s.value for s in families[n] if s.name.endswith("_count"))] == []
+    for name, values in VALUES.items():
+        assert {v for s in families[name] for label, v in s.labels.items() if label not in PLAIN} <= values
     assert "secret" not in text
 
 
