@@ -6,7 +6,6 @@ answer's length and nobody's time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -19,13 +18,19 @@ class Feed:
     """The writer's end: deltas, then exactly one end."""
 
     def __init__(self) -> None:
-        self.items: deque[Delta | Summary] = deque()
+        # Mostly empty: a deque would be ten times the size.
+        self.items: list[Delta | Summary] = []
         self.error: StrataError | None = None
         self.ended = False
         self._readers = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<Feed {len(self.items)} ready{', ended' if self.ended else ''}>"
+
+    def take(self) -> list[Delta | Summary]:
+        """All that is ready."""
+        taken, self.items = self.items, []
+        return taken
 
     def push(self, delta: Delta) -> None:
         self._must_be_open()
@@ -87,8 +92,7 @@ class Stream:
         Raises the typed StrataError when the request failed, or was cancelled by somebody else.
         """
         await self._feed.filled()
-        batch = list(self._feed.items)
-        self._feed.items.clear()
+        batch = self._feed.take()
         if self._feed.error is not None and not batch:
             raise self._feed.error
         if batch and isinstance(batch[-1], Summary):
@@ -109,7 +113,7 @@ class Stream:
             if self._feed.error is not None:
                 raise self._feed.error
             raise StopAsyncIteration
-        item = self._feed.items.popleft()
+        item = self._feed.items.pop(0)
         if isinstance(item, Delta):
             return item
         self.summary = item

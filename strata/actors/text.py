@@ -8,7 +8,6 @@ would have: up to its first stop string, whatever the pieces were.
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Callable, Container, Sequence
 
 from attrs import define, frozen
@@ -125,7 +124,7 @@ class TextWriter:
         # The incremental decoder gives, in sum, what decoding the whole would: one U+FFFD where that has one.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._answer = _Answer()
-        self._told: deque[_Told] = deque()
+        self._told: list[_Told] = []
         self._untold_tokens = 0
         self.tokens = 0
         """Tokens of the answer, the one that completed a stop string included, those after it not."""
@@ -186,7 +185,7 @@ class TextWriter:
         """The log-probabilities of tokens whose text is out; after a cut, also of the one that was cut into."""
         tellable = []
         while self._told and (self.stopped or self._told[0].end <= self._answer.sent):
-            tellable.append(self._told.popleft().logprob)
+            tellable.append(self._told.pop(0).logprob)
         return tellable
 
     def _as_text(self, row: Row, logprob: float) -> TextLogprob:

@@ -177,6 +177,13 @@ class Exchange:
             await self._refuse(self._refused or refusal(RuntimeError("the app did not answer")))
         await self._send_on(None)
 
+    def take_whole(self) -> list[Message] | None:
+        """The parts of a body that has come whole already; None of any other."""
+        if not self._unheard or self._unheard[-1]["more_body"]:
+            return None
+        taken, self._unheard = self._unheard, []
+        return taken
+
     async def receive(self) -> Message:
         """The next part of the body.  That the client left is never told: this task is cancelled then."""
         await trio.lowlevel.checkpoint()
@@ -214,10 +221,11 @@ class Exchange:
 class Hearing:
     """What the app gets to receive by.  Who knows it need not wait for the client's leaving."""
 
-    __slots__ = ("_receive",)
+    __slots__ = ("_receive", "take_whole")
 
     def __init__(self, exchange: Exchange) -> None:
         self._receive = exchange.receive
+        self.take_whole = exchange.take_whole
 
     def __call__(self) -> Awaitable[Message]:
         return self._receive()

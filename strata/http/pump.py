@@ -88,12 +88,30 @@ class Writer:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
 
+class _Alone:
+    """In place of the nursery that Quart-Trio ends when the answer is given."""
+
+    cancel_scope: Final = trio.CancelScope()
+
+
+_ALONE: Final[Any] = _Alone()
+
+
 class PumpConnection(TrioASGIHTTPConnection):
     """What serves one request of a Quart-Trio app, pumped responses too."""
 
     async def __call__(self, receive: Any, send: Any) -> None:
-        """Its answer is made in the task that it came in; another takes the body, and waits for the client to leave."""
+        """Its answer is made in the task that it came in; another takes the body, and waits for the client to leave.
+
+        There is no other where the body came with the head and the server tells a leaving by itself.
+        """
         request = self._create_request_from_scope(send)
+        if isinstance(receive, Hearing) and (parts := receive.take_whole()) is not None:
+            for message in parts:
+                request.body.append(message["body"])
+            request.body.set_complete()
+            await self.handle_request(_ALONE, request, send)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hear, nursery, request, receive)
             await self.handle_request(nursery, request, send)

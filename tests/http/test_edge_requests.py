@@ -117,6 +117,7 @@ async def test_leaving_over_http2_while_decoding_ends_its_rows(leave: Any) -> No
         client_of(server) as other,
     ):
         stream_id = await ask(client, "short", stream=True, max_tokens=1000)
+        await until(lambda: requests(server))
         await ask(other, "another", stream=True, max_tokens=1000)
         await client.until(lambda: client.data[stream_id].count(b'"content":"') > 2)
         before = runs_of(writer, 1)

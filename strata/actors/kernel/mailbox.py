@@ -6,7 +6,6 @@ one turn of the loop, which is what makes a message cheap.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Generic, TypeVar
 
 import trio
@@ -31,7 +30,8 @@ class Mailbox(Generic[M]):
         """`limit`: how many messages it holds before `tell` raises Overloaded; None: any number."""
         if limit is not None and limit < 1:
             raise ValueError(f"a mailbox of {limit} messages can hold none")
-        self._messages: deque[M] = deque()
+        # Nearly always empty or taken whole, where a deque's first block would be most of a mailbox.
+        self._messages: list[M] = []
         self._limit = limit
         self._reader: trio.lowlevel.Task | None = None
         self._reading = False
@@ -73,18 +73,17 @@ class Mailbox(Generic[M]):
             if self._closed:
                 raise trio.ClosedResourceError("the mailbox is closed and empty")
             raise trio.WouldBlock
-        return self._messages.popleft()
+        return self._messages.pop(0)
 
     async def receive(self) -> M:
         """Wait for a message and take it.  Raises ClosedResourceError, BusyResourceError."""
         await self._filled()
-        return self._messages.popleft()
+        return self._messages.pop(0)
 
     async def receive_batch(self) -> list[M]:
         """Wait for a message and take all that are there, at least one.  Raises as `receive`."""
         await self._filled()
-        batch = list(self._messages)
-        self._messages.clear()
+        batch, self._messages = self._messages, []
         return batch
 
     def close(self) -> None:
