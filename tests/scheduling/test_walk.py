@@ -61,15 +61,17 @@ class WatchedDesk(Desk):
         self.in_force = 0
         self.again: dict[Seq, int] = {}
         """Steps until it is where it was when the engine died."""
-        self.furthest: dict[Seq, tuple[int, int]] = {}
-        """What each has written and read, in the engine that brought it furthest."""
+        self.stands: dict[Seq, tuple[int, int]] = {}
+        """What each has written, and read in whole chunks by the engine that lives."""
+        self.points: dict[Seq, tuple[int, int]] = {}
+        """Where each stood when the last engine died."""
         self.alone: tuple[Seq, tuple[int, int]] | None = None
         """Who may have killed an engine and runs now, and the point that it has to get past."""
 
     def die(self, error: StrataError, **named: Any) -> None:
         for seq in self.live:
             self.left[seq], self.again[seq] = self.asked[seq].prompt, max(0, len(self.tokens.get(seq, ())) - 1)
-        self.alone = None
+        self.points, self.stands, self.alone = self.stands, {}, None
         self.aged.clear()
         self.on_their_way.clear()
         # The next engine is told again what the last one knew.
@@ -77,13 +79,13 @@ class WatchedDesk(Desk):
         super().die(error, **named)
 
     def suspects_run_alone(self, placed: dict[Seq, str]) -> None:
-        """R10: until it has done more than ever before."""
+        """R10: until it has done more than when the engine died."""
         for seq, reason in placed.items():
             if reason == "suspect":
-                self.alone = seq, self.furthest.get(seq, (0, 0))
+                self.alone = seq, self.points.get(seq, (0, 0))
         if self.alone is not None:
             seq, point = self.alone
-            if seq not in self.live or self.furthest.get(seq, (0, 0)) > point:
+            if seq not in self.live or self.stands.get(seq, (0, 0)) > point:
                 self.alone = None
             else:
                 assert named(self.steps[-1]) == {seq}
@@ -124,7 +126,7 @@ class WatchedDesk(Desk):
         super()._deliver(fact)
         for seq in self.live:
             stands = len(self.tokens.get(seq, ())), self.asked[seq].prompt - self.left.get(seq, self.asked[seq].prompt)
-            self.furthest[seq] = max(self.furthest.get(seq, (0, 0)), self._whole_chunks(stands, seq))
+            self.stands[seq] = self._whole_chunks(stands, seq)
 
     def _whole_chunks(self, stands: tuple[int, int], seq: Seq) -> tuple[int, int]:
         written, read = stands
