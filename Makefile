@@ -6,13 +6,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test test-all lint clean
+.PHONY: serve test test-all gpu-deps gpu-check lint clean
 
 serve: $(VENV)/.installed
 	$(BIN)/strata serve $(ARGS)
 
 test: $(VENV)/.tested
 	$(BIN)/python -m pytest $(ARGS)
+
+# With these `make test` runs the GPU engine's tests too, on an emulated card.
+gpu-deps: $(VENV)/.gpu
+
+# What takes longer than tests should: sanitizers, barriers taken out, NVIDIA's compiler for every card.
+gpu-check: $(VENV)/.gpu
+	$(BIN)/python tests/gpu/check.py $(ARGS)
 
 # On each of these Pythons that is installed, in an environment of its own; one that fails doesn't hide the others.
 test-all:
@@ -48,6 +55,10 @@ $(VENV)/.installed: pyproject.toml setup.py $(wildcard strata/cpu/native/*.[ch])
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+$(VENV)/.gpu: tests/gpu/deps.sh $(VENV)/.tested
+	tests/gpu/deps.sh $(BIN)/python
 	touch $@
 
 $(VENV)/.linted: pyproject.toml $(VENV)/.tested

@@ -88,6 +88,10 @@ class DeviceFault(StrataError):
     """The device can't go on: the state of every sequence on it is lost, and its engine ends."""
 
 
+class OutOfDeviceMemory(DeviceFault):
+    """The device has no memory left; says how much was asked for and how much is free."""
+
+
 class InternalError(StrataError):
     """A bug of ours.  `error_id` is in the log beside the traceback."""
 
@@ -126,6 +130,10 @@ class ConfigError(StartError):
 
 class ModelError(StartError):
     """The model file is missing, cut short, of an unknown kind, or too large for memory."""
+
+
+class DeviceMissing(StartError):
+    """The device that was asked for isn't there, or what drives it is missing or too old; says how to get it."""
 
 
 class IllegalTransition(StrataError):

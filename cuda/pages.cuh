@@ -1,0 +1,15 @@
+// Where keys and values lie: float32 (pages, layers, keys and values, kv_heads, page_tokens, head_dim), C order.
+//
+// A page is one piece of memory over all layers, so it is moved by one copy, without a kernel that gathers it.
+#pragma once
+
+struct Pages {
+  float* memory;
+  int layer, layers, kv_heads, page_tokens, head_dim;
+
+  // The head_dim elements of one head at one place of a page; `which`: 0 for keys, 1 for values.
+  __device__ __forceinline__ float* at(int page, int which, int head, int inside) const {
+    const size_t block = (((size_t)page * layers + layer) * 2 + which) * kv_heads + head;
+    return memory + (block * page_tokens + inside) * head_dim;
+  }
+};

@@ -1,0 +1,207 @@
+"""The card as this program sees it: one context, one stream, one thread.
+
+A room of its own because nobody else knows PyCUDA: others have pointers, launches and copies in
+the order of the stream.
+Knows no weight and no page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from strata.errors import DeviceFault, DeviceMissing, OutOfDeviceMemory
+from strata.gpu.driver import load_driver
+from strata.gpu.table import Kernel
+
+_MIB: Final = 2**20
+_OLDEST: Final = 12
+"""CUDA's version that the driver must know at least."""
+
+
+class Cubins(Protocol):
+    """Where kernels come from."""
+
+    @property
+    def major(self) -> int:
+        """The version of CUDA that they are for; no older driver loads them."""
+        ...
+
+    def __call__(self, file: str, arch: str, definitions: Mapping[str, str]) -> Path:
+        """From a kernel file, an architecture (`sm_90`) and definitions to a file that the driver loads."""
+        ...
+
+
+@frozen
+class Launcher:
+    """A kernel that was loaded: what `launch` takes."""
+
+    kernel: Kernel
+    _function: Any
+
+
+class Device:
+    """Opened on the thread that uses it and closes it.  All that was allocated lasts until then.
+
+    Errors of the driver become ours: DeviceMissing where there is no usable card, OutOfDeviceMemory, and DeviceFault
+    for all else; after one of these nothing works any more but `close`.
+    """
+
+    def __init__(self, cubins: Cubins) -> None:
+        self._driver = load_driver()
+        self._cubins = cubins
+        self._allocations: list[Any] = []
+        self._pinned: list[Any] = []
+        self._launchers: dict[tuple[Kernel, tuple[tuple[str, str], ...]], Launcher] = {}
+        self._modules: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        self._events: list[Any] = []
+        self._unused: list[int] = []
+        self._closed = False
+        card = self._first_card()
+        self.name: str = card.name()
+        self.arch: str = "sm_{}{}".format(*card.compute_capability())
+        self._context = card.retain_primary_context()
+        self._context.push()
+        self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+
+    def _first_card(self) -> Any:
+        driver = self._driver
+        try:
+            driver.init()
+            self._check_version(*divmod(driver.get_driver_version() // 10, 100))
+            return driver.Device(0)
+        except driver.Error as error:
+            raise DeviceMissing(f"there is no CUDA card that can be used ({error}): see `nvidia-smi`") from error
+
+    def _check_version(self, major: int, minor: int) -> None:
+        says = f"the driver knows CUDA {major}.{minor} and"
+        if major < _OLDEST:
+            raise DeviceMissing(f"{says} {_OLDEST}.0 is needed: update it")
+        if major < self._cubins.major:
+            raise DeviceMissing(
+                f"{says} NVRTC is of CUDA {self._cubins.major}: update it, or install an older nvidia-cuda-nvrtc"
+            )
+
+    def _try(self, call: Callable[..., Any], *arguments: Any, what: str) -> Any:
+        try:
+            return call(*arguments)
+        except self._driver.MemoryError as error:
+            raise OutOfDeviceMemory(f"the device {self.name} has no memory left to {what}") from error
+        except self._driver.Error as error:
+            raise DeviceFault(f"the device {self.name} could not {what}: {error}") from error
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def free_memory(self) -> int:
+        free, _total = self._try(self._driver.mem_get_info, what="say how much memory is free")
+        return int(free)
+
+    def alloc(self, nbytes: int) -> int:
+        """A pointer to memory with anything in it.  Raises OutOfDeviceMemory, with the sizes."""
+        free = self.free_memory()
+        what = f"allocate {nbytes / _MIB:,.1f} MiB ({free / _MIB:,.1f} MiB are free)"
+        allocation = self._try(self._driver.mem_alloc, max(nbytes, 1), what=what)
+        self._allocations.append(allocation)
+        return int(allocation)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of the host that copies can be made from and to while both sides go on; not after `close`."""
+        what = f"pin {nbytes / _MIB:,.1f} MiB of the host's memory"
+        array: NDArray[np.uint8] = self._try(self._driver.pagelocked_empty, nbytes, np.uint8, what=what)
+        self._pinned.append(array.base)
+        return array
+
+    def upload(self, pointer: int, pinned: NDArray[Any]) -> None:
+        """From pinned memory, in the order of the stream: it must stay as it is until an event says so."""
+        self._try(self._driver.memcpy_htod_async, pointer, pinned, self._stream, what="copy to the card")
+
+    def store(self, pointer: int, array: NDArray[Any]) -> None:
+        """From any memory (C order); returns when it is there."""
+        self.synchronize()
+        self._try(self._driver.memcpy_htod, pointer, array, what="copy to the card")
+
+    def fetch(self, pointer: int, pinned: NDArray[Any]) -> None:
+        """To pinned memory, in the order of the stream."""
+        self._try(self._driver.memcpy_dtoh_async, pinned, pointer, self._stream, what="copy from the card")
+
+    def download(self, pointer: int, out: NDArray[Any]) -> None:
+        """To any memory (C order); returns when it is there, after all that was told before."""
+        self.fetch(pointer, out)
+        self.synchronize()
+
+    def zero(self, pointer: int, nbytes: int) -> None:
+        self._try(self._driver.memset_d8_async, pointer, 0, nbytes, self._stream, what="clear memory")
+
+    # -- kernels --------------------------------------------------------------------------------------------------
+
+    def load(self, kernel: Kernel, **definitions: str) -> Launcher:
+        """Compile and load its file with these definitions, once.  Raises DeviceMissing, DeviceFault."""
+        key = kernel, tuple(sorted(definitions.items()))
+        if key not in self._launchers:
+            module = self._module(kernel.file, key[1])
+            function = self._try(module.get_function, kernel.name, what=f"find the kernel {kernel.name}")
+            self._launchers[key] = Launcher(kernel, function.prepare(kernel.arguments))
+        return self._launchers[key]
+
+    def _module(self, file: str, definitions: tuple[tuple[str, str], ...]) -> Any:
+        key = file, definitions
+        if key not in self._modules:
+            cubin = self._cubins(file, self.arch, dict(definitions))
+            load = self._driver.module_from_file
+            self._modules[key] = self._try(load, str(cubin), what=f"load the kernels of {file}")
+        return self._modules[key]
+
+    def launch(self, launcher: Launcher, grid: tuple[int, ...], *arguments: int | float) -> None:
+        """In the order of the stream; what goes wrong while it runs is raised by a later call."""
+        kernel, function = launcher.kernel, launcher._function
+        call = function.prepared_async_call
+        self._try(call, grid, (kernel.block, 1, 1), self._stream, *arguments, what=f"run {kernel.name}")
+
+    # -- order ----------------------------------------------------------------------------------------------------
+
+    def record(self) -> int:
+        """Marks where the stream is now; the mark is given to `wait`, once."""
+        if not self._unused:
+            flags = self._driver.event_flags.DISABLE_TIMING
+            self._events.append(self._try(self._driver.Event, flags, what="make an event"))
+            self._unused.append(len(self._events) - 1)
+        mark = self._unused.pop()
+        self._try(self._events[mark].record, self._stream, what="record an event")
+        return mark
+
+    def wait(self, mark: int) -> None:
+        """Until the card has got that far."""
+        self._try(self._events[mark].synchronize, what="compute")
+        self._unused.append(mark)
+
+    def synchronize(self) -> None:
+        self._try(self._stream.synchronize, what="compute")
+
+    def close(self) -> None:
+        """Give everything back; a second close does nothing.  Of a broken card nothing is asked but to be let go."""
+        if self._closed:
+            return
+        self._closed = True
+        errors = self._driver.Error
+        # All of it here: PyCUDA would free what is left when its turn comes, in a context that is no more.
+        for give_back in [self._stream.synchronize, *(held.free for held in self._allocations + self._pinned)]:
+            with contextlib.suppress(errors):
+                give_back()
+        self._allocations.clear()
+        self._pinned.clear()
+        self._launchers.clear()
+        self._modules.clear()
+        self._events.clear()
+        self._stream = None
+        self._context.pop()
+        self._context.detach()
+
+
+_NON_BLOCKING: Final = 1
+"""A stream that does not wait for the default one (`CU_STREAM_NON_BLOCKING`)."""

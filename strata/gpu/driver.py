@@ -1,0 +1,22 @@
+"""PyCUDA and the driver beneath it, or what to do where they are missing.  Knows nothing of what they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.errors import DeviceMissing
+
+
+def load_driver() -> Any:
+    """The module `pycuda.driver`.  Raises DeviceMissing, which says what is missing and how to get it."""
+    try:
+        import pycuda
+    except ImportError:
+        raise DeviceMissing("PyCUDA is not installed: `pip install 'strata-serve[cuda]'`") from None
+    try:
+        import pycuda.driver
+    except ImportError as error:
+        raise DeviceMissing(
+            f"PyCUDA can't be loaded ({error}): libcuda.so.1 comes with NVIDIA's driver, which belongs on this machine"
+        ) from error
+    return pycuda.driver

@@ -1,0 +1,100 @@
+"""From `.cu` text to a cubin, by NVRTC through ctypes: no toolkit and no GPU are needed.
+
+Knows the library's calls (https://docs.nvidia.com/cuda/nvrtc/) and where it may lie; no kernel and no cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from strata.errors import DeviceFault, DeviceMissing
+
+_NAMES: Final = ("libnvrtc.so.13", "libnvrtc.so.12")
+
+
+class Nvrtc:
+    """The library, loaded.  Raises DeviceMissing where there is none."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """`path`: this one; None: the system's, else that of a wheel of NVIDIA's."""
+        self._library = _load() if path is None else _open(path)
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._ask("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version: tuple[int, int] = (major.value, minor.value)
+
+    def compile(
+        self, source: str, name: str, arch: str, *, headers: Mapping[str, str], options: Sequence[str] = ()
+    ) -> tuple[bytes, str]:
+        """A cubin for `arch` (`sm_90`), and what the compiler said.  Raises DeviceFault with its words."""
+        program = ctypes.c_void_p()
+        texts = _strings(list(headers.values()))
+        names = _strings(list(headers))
+        self._ask(
+            "nvrtcCreateProgram",
+            ctypes.byref(program),
+            source.encode(),
+            name.encode(),
+            len(headers),
+            texts,
+            names,
+        )
+        try:
+            wanted = [f"--gpu-architecture={arch}", "--std=c++17", *options]
+            result = self._library.nvrtcCompileProgram(program, len(wanted), _strings(wanted))
+            log = self._get(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").strip()
+            if result:
+                raise DeviceFault(f"{name} can't be compiled for {arch}: {self._says(result)}\n{log}")
+            return self._get(program, "CUBIN"), log
+        finally:
+            self._ask("nvrtcDestroyProgram", ctypes.byref(program))
+
+    def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._ask(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        out = ctypes.create_string_buffer(size.value)
+        self._ask(f"nvrtcGet{what}", program, out)
+        return out.raw
+
+    def _ask(self, function: str, *arguments: Any) -> None:
+        result = getattr(self._library, function)(*arguments)
+        if result:
+            raise DeviceFault(f"{function} failed: {self._says(result)}")
+
+    def _says(self, result: int) -> str:
+        text: bytes = self._library.nvrtcGetErrorString(result)
+        return text.decode()
+
+
+def _strings(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * len(texts))(*[text.encode() for text in texts])
+
+
+def _load() -> ctypes.CDLL:
+    for name in _NAMES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    for path in wheels():
+        return _open(path)
+    raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install 'strata-serve[cuda]'`")
+
+
+def wheels() -> Iterator[Path]:
+    """The libraries that wheels of NVIDIA's brought, the newest first."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = [path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.*")]
+    yield from sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    # It asks for these by name, and the loader doesn't look beside it.
+    for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))
+    return ctypes.CDLL(str(path))

@@ -1,0 +1,173 @@
+"""The card's operations under one roof, and the memory that they use.  Knows no architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.gpu import table, weights
+from strata.gpu.arrays import DeviceArray
+from strata.gpu.attention import Attention, Place
+from strata.gpu.cache import PagedCache, Shape
+from strata.gpu.cubins import Cubins
+from strata.gpu.device import Device
+from strata.gpu.lead import Lead
+from strata.gpu.nvrtc import Nvrtc
+from strata.gpu.products import FEW, MANY, RowwiseKernels
+from strata.gpu.staging import Staging
+from strata.gpu.weights import GatedMatrix, Matrix, Stored
+
+RESERVE: Final = 256 << 20
+"""Bytes of the card that are left alone, for what the driver itself takes as kernels are loaded."""
+
+_SLICE_ROWS: Final = 512
+"""A slice is a layer of so many rows."""
+
+_TABLE_ROWS: Final = 4096
+"""Positions whose angles are computed at a time."""
+
+Floats = NDArray[np.float32]
+
+
+class GpuOps:
+    """Implements `strata.models.ops.Ops`.  Made, used and closed on one thread.
+
+    Rows need no tile to be alone in: every kernel computes a row the same way beside any others.  So a tile is one row.
+    """
+
+    def __init__(self, make_device: Callable[[], Device] | None = None) -> None:
+        """Raises DeviceMissing where there is no card, and OutOfDeviceMemory."""
+        self._device = (make_device or open_device)()
+        try:
+            staging = Staging(self._device)
+            self._staging = staging
+            self.attention = Attention(self._device, staging)
+        except BaseException:
+            self._device.close()
+            raise
+        self._lead = Lead(self._device)
+        self.tile = 1
+        self.tiles = RowwiseKernels(self._device, staging, MANY)
+        self.rows = RowwiseKernels(self._device, staging, FEW)
+
+    @property
+    def device(self) -> str:
+        return f"cuda ({self._device.name}, {self._device.arch})"
+
+    def slice_tiles(self, _position: int) -> int:
+        return _SLICE_ROWS
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def available_bytes(self) -> int:
+        return max(0, self._device.free_memory() - RESERVE)
+
+    def matrix_bytes(self, tensor: Stored) -> int:
+        return int(tensor.data.nbytes)
+
+    def matrix(self, parts: Sequence[Stored]) -> Matrix:
+        return weights.load(self._device, parts)
+
+    def gated_matrix(self, gate: Stored, up: Stored) -> GatedMatrix:
+        return weights.load_gated(self._device, gate, up)
+
+    def vector(self, tensor: Stored) -> DeviceArray:
+        return self.vectors([tensor])
+
+    def vectors(self, parts: Sequence[Stored]) -> DeviceArray:
+        return self.stored(np.concatenate([weights.float32(part) for part in parts]).reshape(1, -1))
+
+    def rotation_bytes(self, context: int, turned: int) -> int:
+        return 4 * context * turned
+
+    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> DeviceArray:
+        """Cosine and sine of each angle, side by side: (positions, turned).  Computed in float64.
+
+        https://arxiv.org/abs/2104.09864, equation 15.
+        """
+        speeds = theta ** (-np.arange(0, turned, 2, dtype=np.float64) / turned)
+        if factors:
+            speeds /= np.array(factors, np.float64)
+        angles = self.empty(context, turned)
+        for first in range(0, context, _TABLE_ROWS):
+            positions = np.arange(first, min(first + _TABLE_ROWS, context), dtype=np.float64)
+            turns = np.exp(1j * np.outer(positions, speeds)).astype(np.complex64)
+            self._device.store(angles[first:].pointer, turns.view(np.float32))
+        return angles
+
+    def empty(self, rows: int, width: int) -> DeviceArray:
+        return DeviceArray(self._device.alloc(4 * rows * width), rows, width, width)
+
+    def cache(self, shape: Shape) -> PagedCache:
+        return PagedCache(self._device, shape)
+
+    def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
+        cache.copy_out(page, slot)
+
+    def copy_in(self, cache: PagedCache, slot: int, page: int) -> None:
+        cache.copy_in(slot, page)
+
+    def numbers(self, array: DeviceArray) -> Floats:
+        """A copy on the host, after all that was told before."""
+        out = np.empty((array.rows, array.columns), np.float32)
+        if array.stride == array.columns:
+            self._device.download(array.pointer, out)
+        else:
+            for row in range(array.rows):
+                self._device.download(array[row : row + 1].pointer, out[row])
+        return out
+
+    def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
+        return cache.page_bytes(pages, length)
+
+    def stored(self, numbers: Floats) -> DeviceArray:
+        """A copy on the card of (rows, columns)."""
+        made = self.empty(*numbers.shape)
+        self._device.store(made.pointer, numbers)
+        return made
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+
+    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: DeviceArray) -> None:
+        """Raises IndexError for a token that the matrix doesn't have."""
+        (part,) = matrix.parts
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < part.outputs:
+            raise IndexError(f"a token is not below {part.outputs}")
+        where = self._staging.put(tuple(tokens.tolist()))
+        kernel = self._device.load(table.EMBED, WEIGHTS=part.kind)
+        self._device.launch(kernel, (len(tokens), 1), part.pointer, where, out.pointer, out.stride, part.columns)
+
+    def write(
+        self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: DeviceArray, values: DeviceArray
+    ) -> None:
+        self.attention.store(cache, layer, pages, start, keys, values)
+
+    def attend_tiles(
+        self,
+        queries: DeviceArray,
+        cache: PagedCache,
+        layer: int,
+        pages: Sequence[int],
+        first: int,
+        end: int,
+        out: DeviceArray,
+    ) -> None:
+        self._lead.slice_queued()
+        real = slice(0, end - first)
+        self.attention.chunk(queries[real], cache, layer, pages, first, out[real])
+
+    def attend_rows(
+        self, queries: DeviceArray, cache: PagedCache, layer: int, places: Sequence[Place], out: DeviceArray
+    ) -> None:
+        self.attention.rows(queries, cache, layer, places, out)
+
+    def close(self) -> None:
+        self._device.close()
+
+
+def open_device() -> Device:
+    """The card that is there, with kernels that NVRTC compiles.  Raises DeviceMissing."""
+    return Device(Cubins(Nvrtc()))

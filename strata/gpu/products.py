@@ -1,0 +1,91 @@
+"""What is done to each row by itself: norms, products, gates, rotations.  Knows rows; no cache and no sequence.
+
+Two forms, as in `cuda/linear.cu`: for few rows and for many.  Their products round differently, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import frozen
+
+from strata.gpu import table
+from strata.gpu.arrays import DeviceArray
+from strata.gpu.device import Device
+from strata.gpu.staging import Staging
+from strata.gpu.weights import GatedMatrix, Matrix
+
+
+@frozen
+class Form:
+    """The kernels of one form, and how many outputs and rows a block of it makes."""
+
+    linear: table.Kernel
+    add_linear: table.Kernel
+    gated: table.Kernel
+    outputs: int
+    rows: int
+
+    def grid(self, outputs: int, rows: int) -> tuple[int, int]:
+        return -(-outputs // self.outputs), -(-rows // self.rows)
+
+
+FEW: Final = Form(table.LINEAR_ROWS, table.ADD_LINEAR_ROWS, table.GATED_ROWS, outputs=4, rows=8)
+MANY: Final = Form(table.LINEAR_TILES, table.ADD_LINEAR_TILES, table.GATED_TILES, outputs=64, rows=64)
+
+
+class RowwiseKernels:
+    """Implements `strata.models.ops.Kernels` in one of the two forms."""
+
+    def __init__(self, device: Device, staging: Staging, form: Form) -> None:
+        self._device = device
+        self._staging = staging
+        self._form = form
+
+    def norm(self, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
+        kernel = self._device.load(table.NORM)
+        self._device.launch(
+            kernel, (len(x), 1), x.pointer, x.stride, weight.pointer, out.pointer, out.stride, x.columns, eps
+        )
+
+    def norm_heads(self, x: DeviceArray, weight: DeviceArray, eps: float) -> None:
+        head_dim = weight.columns
+        kernel = self._device.load(table.NORM_HEADS)
+        grid = len(x), x.columns // head_dim
+        self._device.launch(kernel, grid, x.pointer, x.stride, weight.pointer, head_dim, eps)
+
+    def add(self, x: DeviceArray, vector: DeviceArray) -> None:
+        kernel = self._device.load(table.ADD_VECTOR)
+        self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, vector.pointer, x.columns)
+
+    def rotate(self, x: DeviceArray, angles: DeviceArray, head_dim: int, positions: Sequence[int]) -> None:
+        places = self._staging.put(tuple(positions))
+        heads, turned = x.columns // head_dim, angles.columns
+        kernel = self._device.load(table.ROTATE)
+        self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, angles.pointer, places, heads, head_dim, turned)
+
+    def linear(self, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:
+        self._multiply(self._form.linear, x, matrix, out)
+
+    def add_linear(self, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:
+        self._multiply(self._form.add_linear, x, matrix, out)
+
+    def _multiply(self, kernel: table.Kernel, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:
+        done = 0
+        for part in matrix.parts:
+            to = out[:, done : done + part.outputs]
+            done += part.outputs
+            launcher = self._device.load(kernel, WEIGHTS=part.kind)
+            sizes = len(x), part.outputs, part.columns
+            grid = self._form.grid(part.outputs, len(x))
+            self._device.launch(launcher, grid, x.pointer, x.stride, part.pointer, to.pointer, to.stride, *sizes)
+
+    def gated(self, x: DeviceArray, matrix: GatedMatrix, out: DeviceArray) -> None:
+        gate, up = matrix.gate, matrix.up
+        kernel = self._device.load(self._form.gated, WEIGHTS=gate.kind)
+        sizes = len(x), gate.outputs, gate.columns
+        grid = self._form.grid(gate.outputs, len(x))
+        self._device.launch(
+            kernel, grid, x.pointer, x.stride, gate.pointer, up.pointer, out.pointer, out.stride, *sizes
+        )

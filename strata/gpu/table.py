@@ -1,0 +1,45 @@
+"""Every kernel of `cuda/`: its file, its arguments, its block.  Knows no value of any of them.
+
+A test holds it against the `.cu` files, and the emulated driver against the types that a compiler sees.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+
+@frozen
+class Kernel:
+    """`arguments`: their types as letters of Python's `struct`; `block`: threads."""
+
+    file: str
+    name: str
+    arguments: str
+    block: int = 128
+
+
+_LINEAR: Final = "PiPPiiii"
+_GATED: Final = "PiPPPiiii"
+
+NORM: Final = Kernel("norm.cu", "rms_norm", "PiPPiif")
+NORM_HEADS: Final = Kernel("norm.cu", "norm_heads", "PiPif", block=32)
+ADD_VECTOR: Final = Kernel("add.cu", "add_vector", "PiPi")
+ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiii")
+STORE: Final = Kernel("store.cu", "store", "PPiPPiiiiii")
+ATTEND_CHUNK: Final = Kernel("chunk.cu", "attend_chunk", "PiPPPiiiiiiif")
+ATTEND_SPANS: Final = Kernel("decode.cu", "attend_spans", "PiPPiPiiiif")
+JOIN_SPANS: Final = Kernel("decode.cu", "join_spans", "PPiiPi")
+EMBED: Final = Kernel("linear.cu", "embed", "PPPii")
+LINEAR_ROWS: Final = Kernel("linear.cu", "linear_rows", _LINEAR)
+ADD_LINEAR_ROWS: Final = Kernel("linear.cu", "add_linear_rows", _LINEAR)
+GATED_ROWS: Final = Kernel("linear.cu", "gated_rows", _GATED)
+LINEAR_TILES: Final = Kernel("linear.cu", "linear_tiles", _LINEAR, block=256)
+ADD_LINEAR_TILES: Final = Kernel("linear.cu", "add_linear_tiles", _LINEAR, block=256)
+GATED_TILES: Final = Kernel("linear.cu", "gated_tiles", _GATED, block=256)
+
+KERNELS: Final = (
+    *(NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS, EMBED),
+    *(LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
+)

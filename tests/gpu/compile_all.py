@@ -1,0 +1,39 @@
+"""Compiles the kernels with NVIDIA's own NVRTC; fails if any of them spills registers.
+
+    compile_all.py all sm_75 sm_80      every format of weights, for these cards
+    compile_all.py Q5_1 sm_75           one of them
+
+A program of its own: two libraries of this name in one process get into each other's way.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from strata.gpu.cubins import sources
+from strata.gpu.nvrtc import Nvrtc, wheels
+from strata.gpu.weights import FORMATS
+
+HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128")
+
+
+def main(formats: tuple[str, ...], archs: list[str]) -> int:
+    nvrtc, texts = Nvrtc(next(wheels())), sources()
+    variants = {"linear.cu": [f"-DWEIGHTS={kind}" for kind in formats], "chunk.cu": HEADS[1:], "decode.cu": HEADS}
+    headers = {path.name: path.read_text() for path in texts.glob("*.cuh")}
+    spilling = 0
+    for arch in archs:
+        for path in sorted(texts.glob("*.cu")):
+            for variant in variants.get(path.name, ["-DNOTHING"]):
+                options = ["--ptxas-options=-v", variant]
+                _, log = nvrtc.compile(path.read_text(), path.name, arch, headers=headers, options=options)
+                kernels = [line for line in log.splitlines() if "spill" in line]
+                spilled = [line for line in kernels if " 0 bytes spill stores, 0 bytes spill loads" not in line]
+                found = f"{len(kernels)} kernels, {len(spilled)} spilled"
+                print(f"{path.name} {variant} for {arch}: {found}", *spilled, flush=True)
+                spilling += len(spilled)
+    return 1 if spilling else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(FORMATS if sys.argv[1] == "all" else (sys.argv[1],), sys.argv[2:]))

@@ -1,0 +1,70 @@
+"""The emulated card that these tests run on; without PyCUDA there are none, and one line says so.
+
+`pytest tests/gpu --real-card` takes the card that is there instead, for the tests that break nothing on purpose.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fakes
+import pytest
+
+collect_ignore_glob = ["test_*.py"] if fakes.missing() else []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--real-card", action="store_true", help="run the GPU engine's tests on the card that is there")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if why := fakes.missing():
+        terminalreporter.write_line(f"the GPU engine was not tested: {why} (`make gpu-deps`)")
+
+
+@pytest.fixture(scope="session")
+def real_card(pytestconfig: pytest.Config) -> bool:
+    return bool(pytestconfig.getoption("--real-card", default=False))
+
+
+@pytest.fixture(scope="session")
+def fake_folder(real_card: bool) -> Path:
+    if real_card:
+        pytest.skip("on a real card nothing is emulated")
+    return fakes.fakes()
+
+
+@pytest.fixture(scope="session")
+def driver(fake_folder: Path) -> ctypes.CDLL:
+    """The emulated driver, which this process now has."""
+    return fakes.load(fake_folder)
+
+
+@pytest.fixture(scope="session")
+def make_device(real_card: bool, request: pytest.FixtureRequest) -> Callable[..., object]:
+    """Opens a device; `texts`: other kernels."""
+    from strata.gpu.cubins import Cubins
+    from strata.gpu.device import Device
+    from strata.gpu.nvrtc import Nvrtc
+
+    folder = None
+    if not real_card:
+        request.getfixturevalue("driver")
+        folder = fakes.cubin_folder(request.getfixturevalue("fake_folder"))
+
+    def make(texts: Path | None = None) -> Device:
+        return Device(Cubins(Nvrtc(), folder, texts))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def card(make_device: Callable[..., object]) -> Iterator[object]:
+    """All operations, for tests that break nothing."""
+    from strata.gpu.ops import GpuOps
+
+    ops = GpuOps(make_device)
+    yield ops
+    ops.close()

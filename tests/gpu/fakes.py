@@ -1,0 +1,68 @@
+"""The emulated driver and compiler: built by g++ where they aren't yet, loaded before anybody looks for real ones."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+FAKE = Path(__file__).parent / "fake"
+BUILT = Path(__file__).parents[2] / "build" / "gpu"
+
+DRIVER, COMPILER = "libcuda.so.1", "libnvrtc.so.13"
+
+
+def missing() -> str | None:
+    """What these tests need and this environment hasn't, if anything."""
+    if importlib.util.find_spec("pycuda") is None:
+        return "PyCUDA is not installed"
+    if shutil.which("g++") is None:
+        return "there is no g++"
+    return None if cuda_include() else "NVIDIA's headers are not installed"
+
+
+def cuda_include() -> Path | None:
+    """The folder of `cuda.h`, from a wheel of NVIDIA's."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = [path.parent for folder in folders for path in Path(folder).glob("*/include/cuda.h")]
+    return found[0] if found else None
+
+
+def fakes(*flags: str) -> Path:
+    """A folder with both libraries, built with these flags (a sanitizer's), and room for a cache of kernels."""
+    texts = [path.read_bytes() for path in sorted(FAKE.iterdir())]
+    key = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), str(FAKE).encode()])).hexdigest()[:16]
+    folder = BUILT / key
+    if not (folder / COMPILER).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _build(folder / DRIVER, ["driver.cpp", "unused.cpp"], f"-isystem{cuda_include()}", *flags)
+        _build(folder / COMPILER, ["nvrtc.cpp"], f'-DEMU_HEADER="{FAKE / "emu.h"}"')
+    return folder
+
+
+def _build(library: Path, sources: list[str], *flags: str) -> None:
+    part = library.with_name(f".{library.name}.{os.getpid()}.part")
+    command = ["g++", "-std=c++20", "-O1", "-g", "-Wall", "-Wextra", "-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
+    subprocess.run([*command, *flags, *(str(FAKE / name) for name in sources), "-o", str(part), "-ldl"], check=True)
+    part.replace(library)
+
+
+def load(folder: Path) -> ctypes.CDLL:
+    """From now on this process finds these: a library that is there is known by its name.  Returns the driver."""
+    ctypes.CDLL(str(folder / COMPILER), mode=ctypes.RTLD_LOCAL)
+    return ctypes.CDLL(str(folder / DRIVER), mode=ctypes.RTLD_GLOBAL)
+
+
+def environ(folder: Path) -> dict[str, str]:
+    """What makes another process find them, and keeps its cubins apart."""
+    return {"LD_LIBRARY_PATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def cubin_folder(folder: Path) -> Path:
+    """Where such a process keeps them."""
+    return folder / "cache" / "strata" / "cubins"

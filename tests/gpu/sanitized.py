@@ -1,0 +1,98 @@
+"""Runs every kernel once on small and ragged shapes, with a sanitizer; exit code 1 if it, or the emulator, complains.
+
+    sanitized.py address                          out of bounds, misaligned, undefined
+    sanitized.py thread                           what no barrier orders
+    sanitized.py thread linear.cu 2               the same without the second barrier of that file, which must fail
+
+The sanitizer's own library must have been loaded first (LD_PRELOAD): `check.py` knows how.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fakes
+import numpy as np
+from hard import rows, tensor
+
+if TYPE_CHECKING:
+    from strata.gpu.ops import GpuOps
+
+FLAGS = {"address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "thread": ["-fsanitize=thread"]}
+BARRIER = re.compile(r"__sync(threads|warp)\(\);")
+
+
+def main(sanitizer: str, *canary: str) -> None:
+    folder = fakes.fakes(*FLAGS[sanitizer])
+    fakes.load(folder)
+    os.environ["EMU_FLAGS"] = " ".join([*FLAGS[sanitizer], "-O1", "-fno-omit-frame-pointer"])
+    if not canary:
+        run(folder, None)
+        return
+    with tempfile.TemporaryDirectory() as changed:
+        without(Path(changed), canary[0], int(canary[1]))
+        run(folder, Path(changed), canary[0])
+
+
+def without(folder: Path, file: str, number: int) -> None:
+    """All kernel files, one of them without its barrier of that number, from 1."""
+    from strata.gpu.cubins import sources
+
+    for path in sources().iterdir():
+        text = path.read_text()
+        if path.name == file:
+            found = list(BARRIER.finditer(text))[number - 1]
+            text = text[: found.start()] + text[found.end() :]
+        (folder / path.name).write_text(text)
+
+
+def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
+    from strata.gpu.cubins import Cubins
+    from strata.gpu.device import Device
+    from strata.gpu.nvrtc import Nvrtc
+    from strata.gpu.ops import GpuOps
+
+    ops = GpuOps(lambda: Device(Cubins(Nvrtc(), fakes.cubin_folder(folder), texts)))
+    if canary != "linear.cu":
+        attention(ops)
+    if canary in (None, "linear.cu"):
+        products(ops, "F32")
+    if canary is None:
+        products(ops, "Q5_1")
+    ops.close()
+
+
+def products(ops: GpuOps, kind: str) -> None:
+    matrix, gated = ops.matrix([tensor(70, 96, kind)]), ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1))
+    x, out = ops.stored(rows(9, 96)), ops.empty(9, 70)
+    ops.embed(matrix, np.array([69, 0]), ops.empty(2, 96))
+    for kernels in (ops.rows, ops.tiles):
+        kernels.norm(x, ops.stored(rows(1, 96)), 1e-5, x)
+        kernels.linear(x, matrix, out)
+        kernels.add_linear(x, matrix, out)
+        kernels.gated(x, gated, out)
+        assert np.isfinite(ops.numbers(out)).all()
+
+
+def attention(ops: GpuOps) -> None:
+    from strata.models.ops import CacheShape
+
+    cache = ops.cache(CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=36))
+    pages, both, queries = [8, 0, 3, 5, 1, 2, 7], ops.stored(rows(261, 144)), ops.stored(rows(35, 4 * 36))
+    ops.rows.norm_heads(both[:, :72], ops.stored(rows(1, 36)), 1e-5)
+    ops.rows.add(both, ops.stored(rows(1, 144)))
+    ops.rows.rotate(both[:35, :72], ops.rotation(300, 36, 1e4), 36, range(35))
+    ops.attention.store(cache, 1, pages, 0, both[:, :72], both[:, 72:])
+    out = ops.empty(35, 4 * 36)
+    ops.attention.chunk(queries, cache, 1, pages, 226, out)
+    ops.attention.rows(queries[:2], cache, 1, [(pages, 260), (pages, 5)], out[:2])
+    assert np.isfinite(ops.numbers(out)).all()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

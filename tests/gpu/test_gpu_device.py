@@ -1,0 +1,347 @@
+"""The device through the real PyCUDA: order, memory, and each error as a type that says what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fakes
+import numpy as np
+import pytest
+from attrs import evolve
+
+from strata.errors import ConfigError, DeviceFault, OutOfDeviceMemory
+from strata.gpu import table
+from strata.gpu.arrays import DeviceArray
+from strata.gpu.cubins import Cubins, cubin_cache, sources
+from strata.gpu.device import Device
+from strata.gpu.found import look
+from strata.gpu.nvrtc import Nvrtc, wheels
+from strata.gpu.ops import GpuOps
+from strata.gpu.staging import Staging
+
+MakeDevice = Callable[..., Device]
+
+
+@pytest.fixture
+def device(make_device: MakeDevice) -> Iterator[Device]:
+    opened = make_device()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def faulty(driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that makes the next launch fail with the number in it; healed afterwards."""
+    monkeypatch.setenv("FAKECUDA_FAULT", str(tmp_path / "fault"))
+    yield tmp_path / "fault"
+    driver.fakecuda_heal()
+
+
+def python(code: str, environ: dict[str, str]) -> str:
+    """What another process, without this one's driver, says."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
+    return done.stdout + done.stderr
+
+
+OPEN = """
+from strata.errors import StartError
+from strata.gpu.ops import GpuOps
+try:
+    GpuOps().close()
+    print("opened")
+except StartError as error:
+    print(type(error).__name__, error)
+"""
+
+
+# -- what is missing ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_the_error_says_where_it_comes_from() -> None:
+    said = python(OPEN, {"PATH": "/usr/bin:/bin"})
+    assert said.startswith("DeviceMissing PyCUDA can't be loaded (libcuda.so.1")
+    assert "NVIDIA's driver" in said
+    assert said.count("\n") == 1
+
+
+def test_without_pycuda_the_error_says_how_to_install_it() -> None:
+    code = "import sys; sys.modules['pycuda'] = None" + OPEN
+    assert python(code, {"PATH": "/usr/bin:/bin"}).startswith("DeviceMissing PyCUDA is not installed: `pip install")
+
+
+def test_with_a_driver_that_is_too_old_the_error_says_what_is_needed(fake_folder: Path) -> None:
+    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "11040"})
+    assert "the driver knows CUDA 11.4 and 12.0 is needed" in said
+
+
+def test_a_compiler_that_is_newer_than_the_driver_is_refused(fake_folder: Path) -> None:
+    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "12080"})
+    assert "the driver knows CUDA 12.8 and NVRTC is of CUDA 13" in said
+    assert "nvidia-cuda-nvrtc" in said
+
+
+def test_without_a_card_the_error_says_where_to_look(fake_folder: Path) -> None:
+    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_DEVICES": "0"})
+    assert "there is no CUDA card that can be used" in said
+    assert "nvidia-smi" in said
+
+
+# -- order --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_uploaded_is_there_for_what_comes_after(device: Device) -> None:
+    """The emulated stream does nothing before somebody waits: an order that is not said would show."""
+    pinned = device.pinned(16).view(np.int32)
+    pinned[:] = [1, 2, 3, 4]
+    pointer, out = device.alloc(16), np.zeros(4, np.int32)
+    device.upload(pointer, pinned)
+    device.download(pointer, out)
+    assert out.tolist() == [1, 2, 3, 4]
+    device.zero(pointer, 8)
+    device.download(pointer, out)
+    assert out.tolist() == [0, 0, 3, 4]
+
+
+def test_memory_is_not_a_number_until_it_is_written(device: Device) -> None:
+    out = np.zeros(4, np.float32)
+    device.download(device.alloc(16), out)
+    assert np.isnan(out).all()
+
+
+def test_tables_that_fill_the_staging_again_and_again_all_arrive(device: Device) -> None:
+    """A half that was filled again before its copies were done would have the later numbers."""
+    staging = Staging(device)
+    length = 300_000
+    tables = [tuple(range(at, at + length)) for at in range(9)]
+    pointers = [staging.put(table) for table in tables[:3]]
+    seen = [np.zeros(length, np.int32) for _ in pointers]
+    for pointer, out in zip(pointers, seen, strict=True):
+        device.download(pointer, out)
+    assert [out.tolist() for out in seen] == [list(table) for table in tables[:3]]
+    for numbers in tables:
+        out = np.zeros(length, np.int32)
+        pointer = staging.put(numbers)
+        assert staging.put(numbers) == pointer
+        device.download(pointer, out)
+        assert out.tolist() == list(numbers)
+
+
+def test_a_table_that_is_too_long_for_the_staging_is_refused(device: Device) -> None:
+    with pytest.raises(ValueError, match="longer than"):
+        Staging(device).put(tuple(range((1 << 20) + 1)))
+
+
+def test_a_view_of_rows_and_columns_points_at_its_first_number() -> None:
+    array = DeviceArray(pointer=1000, rows=5, columns=10, stride=10)
+    assert array[2:4] == DeviceArray(1080, 2, 10, 10)
+    assert array[:, 3:7] == DeviceArray(1012, 5, 4, 10)
+    assert array[1:][1:2, 2:5][:, 1:] == DeviceArray(1092, 1, 2, 10)
+    assert len(array[4:9]) == 1
+
+
+def test_columns_of_wider_rows_are_read_row_by_row(card: GpuOps) -> None:
+    numbers = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert card.numbers(card.stored(numbers)[:, 1:3]).tolist() == numbers[:, 1:3].tolist()
+
+
+# -- faults -------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(device: Device) -> None:
+    with pytest.raises(OutOfDeviceMemory, match=r"allocate 2,048\.0 MiB \([\d,]+\.\d MiB are free\)"):
+        device.alloc(2 << 30)
+    device.alloc(1 << 10)
+
+
+def launch_something(device: Device) -> None:
+    kernel = device.load(table.NORM)
+    pointer = device.alloc(64)
+    device.zero(pointer, 64)
+    device.launch(kernel, (1, 1), pointer, 8, pointer, pointer, 8, 8, 1e-5)
+
+
+@pytest.mark.parametrize("number", [700, 719])
+def test_a_kernel_that_fails_is_a_fault_of_the_device_and_nothing_works_after_it(
+    make_device: MakeDevice, faulty: Path, number: int
+) -> None:
+    """And it can be closed all the same."""
+    device = make_device()
+    launch_something(device)
+    device.synchronize()
+    faulty.write_text(str(number))
+    launch_something(device)
+    with pytest.raises(DeviceFault, match="could not compute"):
+        device.synchronize()
+    faulty.unlink()
+    with pytest.raises(DeviceFault):
+        device.zero(0, 0)
+    with pytest.raises(DeviceFault):
+        device.free_memory()
+    device.close()
+    device.close()
+
+
+def test_out_of_memory_in_the_middle_is_a_fault_that_says_so(make_device: MakeDevice, faulty: Path) -> None:
+    device = make_device()
+    faulty.write_text("2")
+    launch_something(device)
+    with pytest.raises(OutOfDeviceMemory, match="no memory left to compute"):
+        device.synchronize()
+    device.close()
+
+
+def test_memory_that_cannot_be_pinned_is_refused_with_its_size(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKECUDA_PINNED", "1000")
+    with pytest.raises(OutOfDeviceMemory, match=r"pin 2\.0 MiB of the host's memory"):
+        device.pinned(2 << 20)
+
+
+def test_arguments_that_are_not_those_of_the_kernel_are_refused(
+    device: Device, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kernel = device.load(evolve(table.NORM, arguments="PP"))
+    with pytest.raises(DeviceFault, match="could not run rms_norm"):
+        device.launch(kernel, (1, 1), 0, 0)
+    assert "rms_norm takes 44 bytes of arguments (PiPPiif), not 16" in capfd.readouterr().err
+
+
+def test_a_kernel_that_there_is_not_is_named(device: Device) -> None:
+    with pytest.raises(DeviceFault, match="find the kernel nothing"):
+        device.load(evolve(table.NORM, name="nothing"))
+
+
+def test_use_from_another_thread_is_refused(device: Device) -> None:
+    errors: list[Exception] = []
+
+    def use() -> None:
+        try:
+            device.alloc(16)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert isinstance(errors[0], DeviceFault)
+
+
+def test_operations_that_cannot_all_be_had_leave_no_device_open(
+    driver: ctypes.CDLL, make_device: MakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKECUDA_MEMORY", str(20 << 20))
+    opened: list[Device] = []
+
+    def make() -> Device:
+        opened.append(make_device())
+        return opened[0]
+
+    with pytest.raises(OutOfDeviceMemory, match=r"allocate \d+\.0 MiB"):
+        GpuOps(make)
+    with pytest.raises(AttributeError):
+        opened[0].synchronize()
+
+
+# -- the compiler -------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_file_that_is_wrong_is_refused_in_the_compilers_words(make_device: MakeDevice, tmp_path: Path) -> None:
+    (tmp_path / "norm.cu").write_text("this is no kernel")
+    device = make_device(tmp_path)
+    with pytest.raises(
+        DeviceFault, match=r"norm\.cu can't be compiled for sm_90: NVRTC_ERROR_COMPILATION\n.*error: expected"
+    ):
+        device.load(table.NORM)
+    device.close()
+
+
+def test_a_cubin_is_compiled_once_and_anew_when_any_text_changes(driver: ctypes.CDLL, tmp_path: Path) -> None:
+    texts, kept = tmp_path / "texts", tmp_path / "kept"
+    texts.mkdir()
+    for path in sources().iterdir():
+        (texts / path.name).write_text(path.read_text())
+    first = Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {})
+    written = first.stat().st_mtime_ns
+    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {}) == first
+    assert first.stat().st_mtime_ns == written
+    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_80", {}) != first
+    (texts / "kernel.cuh").write_text((texts / "kernel.cuh").read_text() + "\n")
+    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {}) != first
+    assert {path.suffix for path in kept.iterdir()} == {".cubin"}
+
+
+def test_a_cache_that_cannot_be_written_refuses_the_start(driver: ctypes.CDLL, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be written"):
+        Cubins(Nvrtc(), tmp_path / "file" / "cubins")("norm.cu", "sm_90", {})
+
+
+def test_cubins_are_kept_in_the_users_cache() -> None:
+    assert cubin_cache().parts[-2:] == ("strata", "cubins")
+
+
+def test_a_compiler_that_cannot_be_found_is_a_thing_to_install() -> None:
+    code = """
+import ctypes, importlib.util
+importlib.util.find_spec = lambda name: None
+from strata.errors import DeviceMissing
+from strata.gpu.found import look
+from strata.gpu.nvrtc import Nvrtc, wheels
+try:
+    Nvrtc()
+except DeviceMissing as error:
+    print(error)
+"""
+    assert "NVRTC, which compiles the kernels, is missing: `pip install" in python(code, {"PATH": "/usr/bin:/bin"})
+
+
+def test_nvidias_own_compiler_takes_the_kernels_and_spills_nothing() -> None:
+    """Those of one format for one card; `make gpu-check` takes all of both."""
+    said = subprocess.run(
+        [sys.executable, Path(__file__).parent / "compile_all.py", "Q5_1", "sm_75"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "linear.cu -DWEIGHTS=Q5_1 for sm_75: 7 kernels, 0 spilled" in said
+    assert said.count("kernels, 0 spilled\n") == said.count("\n")
+    assert {path.name for path in sources().glob("*.cu")} == {line.split()[0] for line in said.splitlines()}
+
+
+def test_an_architecture_that_the_compiler_does_not_know_is_named() -> None:
+    code = """
+from strata.gpu.nvrtc import Nvrtc, wheels
+Nvrtc(next(wheels())).compile("", "norm.cu", "sm_1", headers={})
+"""
+    assert "DeviceFault: norm.cu can't be compiled for sm_1: NVRTC_ERROR" in python(code, {"PATH": "/usr/bin:/bin"})
+
+
+# -- what there is ------------------------------------------------------------------------------------------------
+
+
+def test_a_card_that_can_be_used_is_found_with_its_compiler(driver: ctypes.CDLL) -> None:
+    found = look()
+    assert found.problem is None
+    assert found.compiler == "NVRTC of CUDA 13.9000"
+    assert found.card is not None
+    assert found.card.startswith("emulated, sm_90, ")
+
+
+def test_a_card_that_is_not_there_is_a_problem_and_the_compiler_is_found_all_the_same(
+    driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKECUDA_DEVICES", "0")
+    found = look()
+    assert found.card is None
+    assert found.compiler == "NVRTC of CUDA 13.9000"
+    assert "no CUDA card" in str(found.problem)
+
+
+def test_the_compiler_of_a_wheel_is_found() -> None:
+    """One of them at least is there: the test of the kernels takes it."""
+    assert all(path.name.startswith("libnvrtc.so.") for path in wheels())
+    assert next(wheels()).exists()

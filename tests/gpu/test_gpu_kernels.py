@@ -1,0 +1,343 @@
+"""Every kernel beside plain arithmetic in float64, on inputs that are hard; and each row by itself, bit for bit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import gguf
+import numpy as np
+import pytest
+from hard import MAGNITUDES, agree, exact_product, random_blocks, rows, tensor
+
+from strata.errors import ModelError
+from strata.gpu.attention import PARTS_BYTES, goes
+from strata.gpu.ops import GpuOps
+from strata.gpu.weights import FORMATS, float32
+from strata.models.config import RawTensor
+from strata.models.ops import CacheShape
+
+EPS = 1e-5
+FORMS = ("rows", "tiles")
+BLOCKY = [kind for kind in FORMATS if kind.startswith("Q")]
+
+
+def width_of(kind: str) -> int:
+    return 512 if kind.endswith("_K") else 96
+
+
+# -- formats ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BLOCKY)
+def test_the_rows_of_a_quantised_matrix_are_the_numbers_of_its_format(card: GpuOps, kind: str) -> None:
+    weight = RawTensor("w", kind, (9, width_of(kind)), random_blocks(9, width_of(kind), kind))
+    out = card.empty(9, width_of(kind))
+    card.embed(card.matrix([weight]), np.array([8, 0, 3, 3, 7, 1, 2, 4, 5]), out)
+    wanted = float32(weight)[[8, 0, 3, 3, 7, 1, 2, 4, 5]]
+    # A product and a sum may be rounded once instead of twice.
+    np.testing.assert_allclose(card.numbers(out), wanted, rtol=2e-7, atol=2e-7 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_every_number_of_sixteen_bits_is_read_exactly(card: GpuOps, kind: str) -> None:
+    """Denormals, infinities and what is no number among them."""
+    bits = np.arange(65536, dtype=np.uint16)
+    weight = RawTensor("w", kind, (64, 1024), bits.view(np.uint8))
+    out = card.empty(64, 1024)
+    card.embed(card.matrix([weight]), np.arange(64), out)
+    np.testing.assert_array_equal(card.numbers(out), float32(weight))
+
+
+def test_a_token_that_there_is_not_is_refused(card: GpuOps) -> None:
+    matrix = card.matrix([tensor(5, 32)])
+    for token in (5, -1):
+        with pytest.raises(IndexError, match="not below 5"):
+            card.embed(matrix, np.array([0, token]), card.empty(2, 32))
+
+
+def test_a_format_or_a_width_that_no_kernel_has_is_refused_by_name(card: GpuOps) -> None:
+    data = np.zeros(4 * 12, np.uint8)
+    with pytest.raises(ModelError, match="w is of the kind Q2_K"):
+        card.matrix([RawTensor("w", "Q2_K", (1, 256), np.zeros(84, np.uint8))])
+    with pytest.raises(ModelError, match="w has 12 columns"):
+        card.matrix([RawTensor("w", "F32", (1, 12), data)])
+
+
+# -- products -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+@pytest.mark.parametrize(("count", "outputs", "columns"), [(1, 1, 8), (3, 70, 40), (65, 64, 96), (9, 130, 264)])
+def test_a_product_is_exact_up_to_rounding(
+    card: GpuOps, form: str, magnitude: str, count: int, outputs: int, columns: int
+) -> None:
+    x, weight = rows(count, columns, 1, magnitude), tensor(outputs, columns, seed=2)
+    out = card.empty(count, outputs)
+    getattr(card, form).linear(card.stored(x), card.matrix([weight]), out)
+    agree(card.numbers(out), *exact_product(x, float32(weight)), additions=columns)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_product_with_each_format_is_exact_up_to_rounding(card: GpuOps, form: str, kind: str) -> None:
+    """Two matrices one below the other, added to what is there."""
+    columns = width_of(kind)
+    x, above, below = rows(11, columns, 1), tensor(21, columns, kind, 2), tensor(50, columns, "F16", 3)
+    before = rows(11, 71, 4)
+    out = card.stored(before)
+    getattr(card, form).add_linear(card.stored(x), card.matrix([above, below]), out)
+    exact, size = exact_product(x, np.concatenate([float32(above), float32(below)]))
+    agree(card.numbers(out), exact + before, size + np.abs(before), additions=columns + 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("gate", "up"), [("F32", "F32"), ("Q4_0", "Q4_0"), ("Q8_0", "F16")])
+def test_a_gate_is_exact_up_to_rounding(card: GpuOps, form: str, gate: str, up: str) -> None:
+    x = rows(65, 96, 1)
+    sides = tensor(70, 96, gate, 2), tensor(70, 96, up, 3)
+    out = card.empty(65, 70)
+    getattr(card, form).gated(card.stored(x), card.gated_matrix(*sides), out)
+    left, right = (exact_product(x, float32(side))[0] for side in sides)
+    np.testing.assert_allclose(card.numbers(out), left / (1 + np.exp(-left)) * right, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gate_that_overflows_is_closed(card: GpuOps, form: str) -> None:
+    full = RawTensor("w", "F32", (16, 16), np.full((16, 16), -100, np.float32).reshape(-1).view(np.uint8))
+    out = card.empty(3, 16)
+    getattr(card, form).gated(card.stored(np.ones((3, 16), np.float32)), card.gated_matrix(full, full), out)
+    assert not card.numbers(out).any()
+
+
+# -- rows by themselves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+@pytest.mark.parametrize(("count", "columns"), [(1, 8), (3, 576), (5, 1000)])
+def test_a_norm_is_exact_up_to_rounding(card: GpuOps, magnitude: str, count: int, columns: int) -> None:
+    x, weight = rows(count, columns, 1, magnitude), tensor(1, columns, seed=2)
+    vector = RawTensor("w", "F32", (columns,), weight.data)
+    out = card.empty(count, columns)
+    card.rows.norm(card.stored(x), card.vector(vector), EPS, out)
+    wide = x.astype(np.float64)
+    exact = wide / np.sqrt((wide**2).mean(1, keepdims=True) + EPS) * float32(weight)
+    np.testing.assert_allclose(card.numbers(out), exact, rtol=2e-5, atol=1e-44)
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 100])
+def test_heads_are_normed_each_by_itself(card: GpuOps, head_dim: int) -> None:
+    """Some columns of wider rows; the others stay."""
+    x = rows(3, 5 * head_dim, 1)
+    weight = RawTensor("w", "F32", (head_dim,), tensor(1, head_dim, seed=2).data)
+    normed = card.stored(x)
+    card.rows.norm_heads(normed[:, head_dim : 4 * head_dim], card.vector(weight), EPS)
+    heads = x.astype(np.float64).reshape(3, 5, head_dim)
+    exact = heads / np.sqrt((heads**2).mean(2, keepdims=True) + EPS) * float32(weight)
+    exact[:, [0, 4]] = heads[:, [0, 4]]
+    np.testing.assert_allclose(card.numbers(normed), exact.reshape(3, -1), rtol=2e-5)
+
+
+def test_vectors_that_were_loaded_together_are_added_to_each_row(card: GpuOps) -> None:
+    x, parts = rows(3, 200), [RawTensor("b", "F32", (size,), tensor(1, size).data) for size in (150, 40)]
+    added = card.stored(x)
+    card.tiles.add(added[:, :190], card.vectors(parts))
+    exact = x + np.pad(np.concatenate([float32(part) for part in parts]), (0, 10))
+    assert card.numbers(added).tolist() == exact.tolist()
+
+
+@pytest.mark.parametrize(("heads", "head_dim", "turned"), [(9, 64, 64), (1, 6, 4), (2, 16, 8)])
+@pytest.mark.parametrize("factor", [None, 4.0])
+def test_rotation_turns_each_pair_by_its_position(
+    card: GpuOps, heads: int, head_dim: int, turned: int, factor: float | None
+) -> None:
+    """Some columns of wider rows, at positions in no order; factors slow the pairs down."""
+    x, positions = rows(5, heads * head_dim + 10), [7, 0, 4999, 7, 63]
+    factors = () if factor is None else (factor,) * (turned // 2)
+    turning = card.stored(x)
+    angles = card.rotation(5000, turned, 10000.0, factors)
+    card.rows.rotate(turning[:, : heads * head_dim], angles, head_dim, positions)
+    speeds = 10000.0 ** (-np.arange(0, turned, 2) / turned) / (factor or 1)
+    exact = x.astype(np.float64)
+    pairs = exact[:, : heads * head_dim].reshape(5, heads, head_dim)[:, :, :turned]
+    turns = np.exp(1j * np.outer(positions, speeds))[:, None]
+    turned_pairs = (pairs[..., ::2] + 1j * pairs[..., 1::2]) * turns
+    pairs[..., ::2], pairs[..., 1::2] = turned_pairs.real, turned_pairs.imag
+    np.testing.assert_allclose(card.numbers(turning), exact, atol=1e-6)
+
+
+# -- attention ----------------------------------------------------------------------------------------------------
+
+LAYERS, HEADS, KV_HEADS = 2, 4, 2
+
+
+class Sequence:
+    """One sequence's keys and values in scattered pages; everything else in the cache is not a number."""
+
+    def __init__(self, card: GpuOps, length: int, *, head_dim: int, page_tokens: int, scale: float = 1.0) -> None:
+        count = -(-length // page_tokens)
+        shape = CacheShape(LAYERS, 2 * count + 1, page_tokens, KV_HEADS, head_dim)
+        self.card, self.cache, self.head_dim = card, card.cache(shape), head_dim
+        self.pages = np.random.default_rng(3).permutation(shape.pages)[:count].tolist()
+        self.keys = rows(length, KV_HEADS * head_dim, 4) * np.float32(scale)
+        self.values = rows(length, KV_HEADS * head_dim, 5)
+        bad = np.full((shape.pages * page_tokens, KV_HEADS * head_dim), np.nan, np.float32)
+        for layer in range(LAYERS):
+            self.store(bad, bad, 0, layer, list(range(shape.pages)))
+        self.store(self.keys, self.values, 0)
+
+    def store(
+        self, keys: np.ndarray, values: np.ndarray, start: int, layer: int = 1, pages: list[int] | None = None
+    ) -> None:
+        both, width = self.card.stored(np.concatenate([keys, values], axis=1)), keys.shape[1]
+        where = self.pages if pages is None else pages
+        self.card.attention.store(self.cache, layer, where, start, both[:, :width], both[:, width:])
+
+    def rows(self, queries: np.ndarray, positions: list[int]) -> np.ndarray:
+        out, places = self.card.empty(*queries.shape), [(self.pages, position) for position in positions]
+        self.card.attention.rows(self.card.stored(queries), self.cache, 1, places, out)
+        return self.card.numbers(out)
+
+    def chunk(self, queries: np.ndarray, first: int) -> np.ndarray:
+        out = self.card.empty(*queries.shape)
+        self.card.attention.chunk(self.card.stored(queries), self.cache, 1, self.pages, first, out)
+        return self.card.numbers(out)
+
+    def exact(self, queries: np.ndarray, positions: list[int]) -> np.ndarray:
+        """In float64, written out plainly."""
+        asked = queries.astype(np.float64).reshape(len(queries), HEADS, self.head_dim)
+        keys, values = (
+            array.astype(np.float64).reshape(-1, KV_HEADS, self.head_dim) for array in (self.keys, self.values)
+        )
+        out = np.empty(asked.shape)
+        for row, position in enumerate(positions):
+            for head in range(HEADS):
+                seen = slice(0, position + 1), head // (HEADS // KV_HEADS)
+                scores = keys[seen] @ asked[row, head] * self.head_dim**-0.5
+                weights = np.exp(scores - scores.max())
+                out[row, head] = weights / weights.sum() @ values[seen]
+        return out.reshape(queries.shape)
+
+
+@pytest.mark.parametrize("head_dim", [16, 100, 128])
+@pytest.mark.parametrize("page_tokens", [1, 64])
+def test_attention_of_lone_rows_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
+    """At the edges of pages and of spans."""
+    sequence = Sequence(card, 600, head_dim=head_dim, page_tokens=page_tokens)
+    positions = [0, 1, 63, 64, 255, 256, 257, 511, 512, 599]
+    queries = rows(len(positions), HEADS * head_dim, 6)
+    exact = sequence.exact(queries, positions)
+    np.testing.assert_allclose(sequence.rows(queries, positions), exact, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("head_dim", [16, 100, 128])
+@pytest.mark.parametrize("page_tokens", [1, 16])
+def test_attention_of_a_chunk_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
+    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens)
+    queries = rows(40, HEADS * head_dim, 6)
+    exact = sequence.exact(queries, list(range(43, 83)))
+    np.testing.assert_allclose(sequence.chunk(queries, 43), exact, rtol=2e-4, atol=2e-5)
+
+
+def test_scores_that_are_far_apart_overflow_nowhere(card: GpuOps) -> None:
+    sequence = Sequence(card, 300, head_dim=16, page_tokens=64, scale=1e4)
+    queries = rows(20, HEADS * 16, 6) * 100
+    exact = sequence.exact(queries, list(range(280, 300)))
+    np.testing.assert_allclose(sequence.rows(queries, list(range(280, 300))), exact, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(sequence.chunk(queries, 280), exact, rtol=1e-3, atol=1e-4)
+
+
+def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
+    """Not even multiplied by zero: what is infinite there would make it no number."""
+    sequence = Sequence(card, 48, head_dim=16, page_tokens=16)
+    queries = rows(48, HEADS * 16, 6)
+    before = sequence.chunk(queries, 0)
+    late = np.full((8, KV_HEADS * 16), np.inf, np.float32)
+    sequence.store(late, late, 40)
+    after = sequence.chunk(queries, 0)
+    assert after[:40].tobytes() == before[:40].tobytes()
+    assert not np.isfinite(after[40:]).any()
+
+
+def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
+    cache = card.cache(CacheShape(1, 1, 16, 1, 136))
+    with pytest.raises(ModelError, match="136 elements"):
+        card.attention.chunk(card.empty(1, 136), cache, 0, [0], 0, card.empty(1, 136))
+
+
+def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes() -> None:
+    """And one that needs more by itself is refused."""
+    at = 256 * (PARTS_BYTES // (4 * 32 * 128) // 3) - 1
+    assert [*goes([([], 5), ([], at), ([], 9), ([], 0)], 32, 126)] == [slice(0, 3), slice(3, 4)]
+    with pytest.raises(ValueError, match="needs"):
+        goes([([], 100_000_000)], 32, 126)
+
+
+def test_what_is_stored_is_what_the_state_is_made_of(card: GpuOps) -> None:
+    """B07: the bytes of a fingerprint: page by page, and no position beyond the length."""
+    sequence = Sequence(card, 40, head_dim=16, page_tokens=16)
+    parts = [np.frombuffer(part, np.float32) for part in card.page_bytes(sequence.cache, sequence.pages, 35)]
+    assert [part.size for part in parts] == [LAYERS * 2 * KV_HEADS * count * 16 for count in (16, 16, 3)]
+    last = parts[2].reshape(LAYERS, 2, KV_HEADS, 3, 16)
+    assert last[1, 0].swapaxes(0, 1).reshape(3, -1).tolist() == sequence.keys[32:35].tolist()
+    assert last[1, 1].swapaxes(0, 1).reshape(3, -1).tolist() == sequence.values[32:35].tolist()
+
+
+def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: GpuOps) -> None:
+    """Its place is used by others at once, though nobody waited for the copies."""
+    cache = card.cache(CacheShape(1, 3, 4, 1, 8, slots=2))
+    first, other = rows(4, 16, 1), rows(4, 16, 2)
+    for numbers, slot in ((first, 1), (other, 0)):
+        both = card.stored(numbers)
+        card.attention.store(cache, 0, [2], 0, both[:, :8], both[:, 8:])
+        card.copy_out(cache, 2, slot)
+    wanted = np.concatenate([first[:, :8], first[:, 8:]]).tobytes()
+    assert bytes(next(iter(card.page_bytes(cache, [3 + 1], 4)))) == wanted
+    card.copy_in(cache, 1, 0)
+    card.copy_out(cache, 2, 1)
+    assert bytes(next(iter(card.page_bytes(cache, [0], 4)))) == wanted
+    assert bytes(next(iter(card.page_bytes(cache, [3 + 1], 4)))) != wanted
+
+
+# -- same rows, same bits -----------------------------------------------------------------------------------------
+
+COUNTS = (1, 2, 7, 8, 9, 17, 64, 65, 70)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
+def test_a_row_of_a_product_has_the_same_bits_at_every_count_of_rows(card: GpuOps, form: str, kind: str) -> None:
+    columns = width_of(kind)
+    x, weight = card.stored(rows(70, columns)), tensor(66, columns, kind, 1)
+    matrix, gated = card.matrix([weight]), card.gated_matrix(weight, tensor(66, columns, kind, 2))
+    kernels, out = getattr(card, form), card.empty(70, 66)
+    for run in (lambda a, b: kernels.linear(a, matrix, b), lambda a, b: kernels.gated(a, gated, b)):
+        run(x, out)
+        whole = card.numbers(out)
+        for count in COUNTS:
+            for start in (0, 70 - count):
+                some = out[:count]
+                run(x[start : start + count], some)
+                assert card.numbers(some).tobytes() == whole[start : start + count].tobytes(), (count, start)
+
+
+def test_a_row_of_a_chunk_has_the_same_bits_wherever_the_chunk_is_cut(card: GpuOps) -> None:
+    sequence = Sequence(card, 70, head_dim=16, page_tokens=16)
+    queries = rows(70, HEADS * 16, 6)
+    whole = sequence.chunk(queries, 0)
+    for cuts in ([0, 70], [0, 1, 2, 70], [0, 16, 31, 33, 64, 70], [0, 69, 70]):
+        parts = [sequence.chunk(queries[start:end], start) for start, end in pairwise(cuts)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes(), cuts
+
+
+def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps) -> None:
+    sequence = Sequence(card, 600, head_dim=16, page_tokens=64)
+    queries, positions = rows(8, HEADS * 16, 6), [3, 599, 255, 256, 0, 300, 63, 511]
+    together = sequence.rows(queries, positions)
+    alone = [sequence.rows(queries[at : at + 1], [position]) for at, position in enumerate(positions)]
+    assert np.concatenate(alone).tobytes() == together.tobytes()
+
+
+def test_the_formats_that_kernels_read_are_formats_of_the_file(card: GpuOps) -> None:
+    for kind in FORMATS:
+        assert kind in gguf.GGMLQuantizationType.__members__
