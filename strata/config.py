@@ -114,6 +114,13 @@ class Preempt(StrEnum):
     SLICE = "slice"
 
 
+class Device(StrEnum):
+    """What computes: the processors, or the first CUDA card."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 def _preempt(value: str) -> Preempt:
     try:
         return Preempt(value)
@@ -133,6 +140,15 @@ def _on_engine_death(value: str) -> OnEngineDeath:
         return OnEngineDeath(value)
     except ValueError:
         raise ConfigError("on_engine_death", f"{value!r} is not one of {', '.join(OnEngineDeath)}") from None
+
+
+def _device(value: str) -> Device:
+    try:
+        return Device(value)
+    except ValueError:
+        if str(value).startswith("cuda:"):
+            raise ConfigError("device", "one card is used, the first: name it with CUDA_VISIBLE_DEVICES") from None
+        raise ConfigError("device", f"{value!r} is not one of {', '.join(Device)}") from None
 
 
 @frozen(kw_only=True)
@@ -196,10 +212,11 @@ class SchedulerSettings:
 class EngineSettings:
     """What the engine allocates at start, once."""
 
+    device: Device = _setting(Device.CPU, None, "what computes: cpu, or cuda, the first card", converter=_device)
     kv_mib: int | None = _setting(
         None,
         _optional(_whole(1)),
-        "memory for keys and values; unset: a quarter of what is free, at most what is needed",
+        "memory for keys and values; unset: a quarter of what is free, on a card all of it, at most what is needed",
     )
     arena_mib: int | None = _setting(
         None,

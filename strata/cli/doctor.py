@@ -15,7 +15,15 @@ from click.core import ParameterSource
 
 from strata.cli.config_file import config_path, user_config_path
 from strata.cli.flags import named, settings_flags
-from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
+from strata.config import (
+    Device,
+    EngineSettings,
+    HostSettings,
+    RequestSettings,
+    SchedulerSettings,
+    ServeSettings,
+    Settings,
+)
 from strata.errors import ModelError
 
 
@@ -52,7 +60,7 @@ def doctor(
     settings = Settings.of(policy=policy, served_name=served_name, **named(dict(flags)))
     sections = {
         "machine": list(_machine()),
-        "arithmetic": list(_arithmetic()),
+        "arithmetic": [*_arithmetic(), *_card(settings.engine.device)],
         "model": list(_model(model)),
         f"settings (policy {settings.policy})": list(_settings(settings, context)),
         "bound on waiting": list(_bound(settings.scheduler, rates)),
@@ -100,7 +108,23 @@ def _arithmetic() -> Iterator[Finding]:
     core = os.environ.get("OPENBLAS_CORETYPE")
     if core:
         yield Finding("OPENBLAS_CORETYPE", f"{core} (set in the environment; it decides which kernels BLAS takes)")
-    yield Finding("device", "cpu, float32; no GPU engine in this version")
+    yield Finding("device", "cpu, float32")
+
+
+def _card(device: Device) -> Iterator[Finding]:
+    """What is missing for a card needs mending only where one is asked for."""
+    from strata.gpu.found import look
+
+    found = look()
+    asked = device is Device.CUDA
+    if found.compiler:
+        yield Finding("compiler", found.compiler)
+    if found.problem:
+        yield Finding(
+            "cuda", "not usable" if asked else f"not usable: {found.problem}", found.problem if asked else None
+        )
+    else:
+        yield Finding("cuda", str(found.card))
 
 
 def _model(name: str | None) -> Iterator[Finding]:

@@ -193,9 +193,11 @@ class Ending:
 def _announce(runtime: Runtime, addresses: Sequence[str]) -> None:
     """What a person at the terminal wants to know: what is served, where, and a line that shows it."""
     model, settings = runtime.model, runtime.settings
+    pages, page_tokens = runtime.statistics().pages_free, settings.engine.page_tokens
     lines = [
         f"Strata {version('strata-serve')} serves {model.id} ({model.quantisation or '?'}, {model.architecture})",
         f"  context {model.context:,} tokens, policy {settings.policy}, {settings.scheduler.max_running} at once",
+        f"  on {settings.engine.device}, {pages:,} pages of {page_tokens} tokens: room for {pages * page_tokens:,}",
         *(f"  listening on {address}" for address in addresses),
         f"\n{_example(addresses[0])}\n",
     ]

@@ -17,7 +17,7 @@ from strata.models.architecture import Model
 
 _MIB: Final = 2**20
 _SHARE_OF_FREE: Final = 4
-"""A quarter of what is free: the machine is not ours alone."""
+"""A quarter of what is free: the machine is not ours alone.  A card is."""
 _ARENA_UNASKED_MIB: Final = 1024
 
 LONGEST_UNASKED: Final = 1 << 20
@@ -39,8 +39,13 @@ class Budget:
     slots: int = 0
 
 
-def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes: int) -> Budget:
+def plan(
+    model: Model, settings: EngineSettings, *, max_running: int, free_bytes: int, host_bytes: int | None = None
+) -> Budget:
     """The pages and the context that the settings and the free memory (with the weights loaded) allow.
+
+    `host_bytes`: what is free for the arena where the pages lie on a card, and have all of
+    `free_bytes`; None: they share it.
 
     Raises ConfigError, which says what to do.
     """
@@ -51,7 +56,9 @@ def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes
     per_page = model.bytes_per_page(settings.page_tokens)
     useful = max_running * _pages(context, settings)
     beside = partial(_beside_pages, model, settings, rows=max_running)
-    pages = _affordable(settings, useful, per_page, free_bytes - beside(context=0))
+    own = host_bytes is not None
+    spare = free_bytes - beside(context=context if own else 0)
+    pages = _affordable(settings, useful, per_page, spare, 1 if own else _SHARE_OF_FREE)
     room = pages * settings.page_tokens
     if settings.context is not None and room < context:
         needed = _mib(_pages(context, settings) * per_page)
@@ -60,7 +67,7 @@ def plan(model: Model, settings: EngineSettings, *, max_running: int, free_bytes
     whole = pages * per_page + beside(context=context)
     if whole > free_bytes:
         raise ConfigError("kv_mib", f"with it {_mib(whole)} are needed and {_mib(free_bytes)} are free: lower it")
-    slots = _slots(settings, pages, per_page, free_bytes - whole)
+    slots = _slots(settings, pages, per_page, free_bytes - whole if host_bytes is None else host_bytes)
     return Budget(pages, settings.page_tokens, context, max_running, slots)
 
 
@@ -70,9 +77,9 @@ def _beside_pages(model: Model, settings: EngineSettings, *, rows: int, context:
     return workspaces + model.bytes_beside_pages(context, rows)
 
 
-def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes: int) -> int:
+def _affordable(settings: EngineSettings, useful: int, per_page: int, free_bytes: int, share: int) -> int:
     if settings.kv_mib is None:
-        pages = min(useful, free_bytes // _SHARE_OF_FREE // per_page)
+        pages = min(useful, free_bytes // share // per_page)
     else:
         if settings.kv_mib * _MIB > free_bytes:
             free = f"the {_mib(max(0, free_bytes))} that are free beside rows and workspaces"

@@ -8,22 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from strata.config import Settings
+from strata.config import Device, EngineSettings, Settings
 from strata.engine.budget import plan
 from strata.engine.engine import Engine
 from strata.engine.trace import Trace
-from strata.errors import ConfigError, ModelError
+from strata.errors import ConfigError, ModelError, OutOfDeviceMemory
 from strata.models.file import ModelFile
+from strata.models.ops import Ops
 
 UNKNOWN_MEMORY: Final = 4 << 30
 """Bytes that are taken to be free where nobody says; a quarter of it makes a useful number of pages."""
 
 
 def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) -> Engine:
-    """Load the weights and take all memory, on the calling thread.  Raises ModelError, ConfigError."""
+    """Load the weights and take all memory, on the calling thread.  Raises ModelError, ConfigError, DeviceMissing."""
     try:
         return _make_engine(file, settings, trace)
-    except MemoryError as error:
+    except (MemoryError, OutOfDeviceMemory) as error:
         # Whatever was said to be free: another program took it, or the system gives less than it says.
         raise ModelError(
             f"{file.path}: there is not enough memory to start ({str(error) or 'the system gives none'}); "
@@ -33,23 +34,47 @@ def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) 
 
 def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Engine:
     # Here and not above: an engine that isn't built on a file needs no device.
-    from strata.cpu.device import open_cpu
     from strata.models.make import make_model
 
-    ops = open_cpu(settings.engine.threads)
+    ops = _open_device(settings.engine)
     model = make_model(file, ops)
     try:
         budget = plan(
             model,
             settings.engine,
             max_running=settings.scheduler.max_running,
-            free_bytes=ops.available_bytes() or UNKNOWN_MEMORY,
+            free_bytes=_free_bytes(ops, settings.engine),
+            host_bytes=_host_bytes(settings.engine),
         )
         return Engine(model, settings.engine, budget, trace=None if trace is None else _open_trace(trace))
     except BaseException:
         # Its threads outlive it otherwise.
         model.close()
         raise
+
+
+def _open_device(settings: EngineSettings) -> Ops:
+    if settings.device is Device.CUDA:
+        from strata.gpu.ops import GpuOps
+
+        return GpuOps()
+    from strata.cpu.device import open_cpu
+
+    return open_cpu(settings.threads)
+
+
+def _free_bytes(ops: Ops, settings: EngineSettings) -> int:
+    free = ops.available_bytes()
+    return free or UNKNOWN_MEMORY if settings.device is Device.CPU else free
+
+
+def _host_bytes(settings: EngineSettings) -> int | None:
+    """What is free for the arena, where that is other memory than the device's."""
+    if settings.device is Device.CPU:
+        return None
+    from strata.cpu import machine
+
+    return machine.available_bytes() or UNKNOWN_MEMORY
 
 
 def _open_trace(path: Path) -> Trace:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.gpu import table, weights
+from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.attention import Attention, Place
 from strata.gpu.cache import PagedCache, Shape
@@ -18,6 +18,7 @@ from strata.gpu.lead import Lead
 from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.products import FEW, MANY, RowwiseKernels
 from strata.gpu.staging import Staging
+from strata.gpu.table import EMBED
 from strata.gpu.weights import GatedMatrix, Matrix, Stored
 
 RESERVE: Final = 256 << 20
@@ -137,32 +138,56 @@ class GpuOps:
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < part.outputs:
             raise IndexError(f"a token is not below {part.outputs}")
         where = self._staging.put(tuple(tokens.tolist()))
-        kernel = self._device.load(table.EMBED, WEIGHTS=part.kind)
+        kernel = self._device.load(EMBED, WEIGHTS=part.kind)
         self._device.launch(kernel, (len(tokens), 1), part.pointer, where, out.pointer, out.stride, part.columns)
-
-    def write(
-        self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: DeviceArray, values: DeviceArray
-    ) -> None:
-        self.attention.store(cache, layer, pages, start, keys, values)
 
     def attend_tiles(
         self,
         queries: DeviceArray,
+        keys: DeviceArray,
+        values: DeviceArray,
+        table: DeviceArray,
         cache: PagedCache,
         layer: int,
         pages: Sequence[int],
         first: int,
-        end: int,
+        real: range,
         out: DeviceArray,
     ) -> None:
         self._lead.slice_queued()
-        real = slice(0, end - first)
-        self.attention.chunk(queries[real], cache, layer, pages, first, out[real])
+        inside = slice(real.start - first, real.stop - first)
+        asked, stored = queries[inside], keys[inside]
+        self._rotate(asked, stored, table, cache, real)
+        self.attention.store(cache, layer, pages, real.start, stored, values[inside])
+        self.attention.chunk(asked, cache, layer, pages, real.start, out[inside])
 
     def attend_rows(
-        self, queries: DeviceArray, cache: PagedCache, layer: int, places: Sequence[Place], out: DeviceArray
+        self,
+        queries: DeviceArray,
+        keys: DeviceArray,
+        values: DeviceArray,
+        table: DeviceArray,
+        cache: PagedCache,
+        layer: int,
+        places: Sequence[Place],
+        out: DeviceArray,
     ) -> None:
+        self._rotate(queries, keys, table, cache, [position for _, position in places])
+        for row, (pages, position) in enumerate(places):
+            one = slice(row, row + 1)
+            self.attention.store(cache, layer, pages, position, keys[one], values[one])
         self.attention.rows(queries, cache, layer, places, out)
+
+    def _rotate(
+        self,
+        queries: DeviceArray,
+        keys: DeviceArray,
+        table: DeviceArray,
+        cache: PagedCache,
+        positions: Sequence[int],
+    ) -> None:
+        for rows in (queries, keys):
+            self.rows.rotate(rows, table, cache.head_dim, positions)
 
     def close(self) -> None:
         self._device.close()

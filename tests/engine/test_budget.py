@@ -28,6 +28,18 @@ def test_a_quarter_of_the_free_memory_is_taken():
     assert planned(free=4 * PAGE_BYTES * 100 + BESIDE).pages == 100
 
 
+def test_a_card_gives_all_that_is_free_and_the_arena_lies_in_the_hosts_memory():
+    beside = BESIDE + ToyModel().bytes_beside_pages(4096, 4) - ToyModel().bytes_beside_pages(0, 4)
+    budget = plan(
+        ToyModel(context=4096),
+        EngineSettings(),
+        max_running=4,
+        free_bytes=100 * PAGE_BYTES + beside,
+        host_bytes=4 * 10 * PAGE_BYTES,
+    )
+    assert (budget.pages, budget.slots) == (100, 10)
+
+
 def test_few_pages_shorten_the_context():
     assert planned(free=4 * PAGE_BYTES * 10 + BESIDE) == Budget(10, 64, 640, rows=4, slots=7)
 

@@ -1,0 +1,189 @@
+"""The whole engine on an emulated card: the processor's tokens, and the same bits whatever happens between."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from drive import CHUNK, GREEDY, Drive, prompt
+from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Run, another, same
+
+from strata.config import Settings
+from strata.cpu.ops import CpuOps
+from strata.engine.from_file import make_engine
+from strata.errors import ConfigError, DeviceFault, ModelError
+from strata.gpu.device import Device
+from strata.gpu.ops import RESERVE, GpuOps
+from strata.messages import Seq
+from strata.models import open_model
+from strata.models.make import make_model
+from strata.testing.tiny_model import write_tiny_model
+
+GOLDENS = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json").read_text())
+
+MakeDevice = Callable[..., Device]
+
+
+@pytest.fixture(scope="module", params=["F32", "Q4_1", "Q8_0"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", kind=request.param)
+
+
+@pytest.fixture(scope="module")
+def warm(make_device: MakeDevice, tiny_model_path: Path) -> Iterator[Drive]:
+    """An engine that has served others, whose pages and workspaces are full of what they left."""
+    drive = Drive(make_model(open_model(tiny_model_path), GpuOps(make_device)))
+    another(8)(drive, Seq(0))
+    yield drive
+    drive.engine.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm: Drive) -> Run:
+    return Run(warm)
+
+
+@pytest.fixture
+def kept(driver: ctypes.CDLL, fake_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cubins go beside the emulated driver, as what the engine makes by itself is kept with the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fake_folder / "cache"))
+
+
+def greedy(drive: Drive, length: int) -> list[int]:
+    seq = Seq(length)
+    drive.open(seq, prompt(seq, length))
+    drive.step(read=seq)
+    drive.run(lambda: bool(drive.ended(seq)))
+    return drive.tokens(seq)
+
+
+def test_a_card_writes_the_tokens_that_the_processor_writes(make_device: MakeDevice, path: Path) -> None:
+    card = Drive(make_model(open_model(path), GpuOps(make_device)))
+    processor = Drive(make_model(open_model(path), CpuOps(1)))
+    for length in (1, 64, 100):
+        assert greedy(card, length) == greedy(processor, length)
+    card.engine.close()
+    processor.engine.close()
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [DISTURBANCES["nothing"], another(0), another(3), MOVES["its_pages_are_used_meanwhile"]],
+    ids=["none", "half read", "another", "moved"],
+)
+def test_a_park_after_any_slice_or_step_changes_no_bit(warm: Drive, undisturbed: Run, disturb: Disturb) -> None:
+    """B54: all of it, keys and values too; moved to the host and back as well."""
+    same(Run(warm, dict.fromkeys(range(1, len(undisturbed.prints) + 1), disturb)), undisturbed)
+
+
+def test_decoding_beside_others_changes_no_bit(warm: Drive, undisturbed: Run) -> None:
+    """B54: at every number of rows from one to eight."""
+    others = [Seq(900 + number) for number in range(7)]
+    for seq in others:
+        warm.open(seq, prompt(seq, 10), attrs.evolve(GREEDY, max_tokens=3 + int(seq) - 900))
+        warm.step(read=seq)
+        warm.until_written(seq, 1)
+
+    def together(drive: Drive, _: Seq) -> None:
+        drive.step(*others)
+
+    run = Run(warm, dict.fromkeys(range(1, len(undisturbed.prints) + 1), together))
+    assert run.prints == undisturbed.prints
+    warm.step(*others)
+    warm.run()
+
+
+@pytest.mark.parametrize("case", GOLDENS["cases"][:2], ids=lambda case: case["prompt"][:20])
+def test_the_first_token_of_smollm2_is_the_golden_one(
+    make_device: MakeDevice, default_model_path: Path, case: dict[str, list[int]]
+) -> None:
+    drive = Drive(make_model(open_model(default_model_path), GpuOps(make_device)), pages=12)
+    seq = Seq(1)
+    drive.open(seq, case["prompt_ids"], attrs.evolve(GREEDY, max_tokens=1))
+    drive.step(read=seq)
+    drive.run(lambda: bool(drive.ended(seq)))
+    assert drive.tokens(seq) == case["greedy_ids"][:1]
+    drive.engine.close()
+
+
+def test_a_newer_step_waits_for_a_few_slices_and_not_for_all_that_a_chunk_has(
+    driver: ctypes.CDLL, make_device: MakeDevice, tmp_path: Path
+) -> None:
+    """What is queued on the card can't be taken back."""
+    path = write_tiny_model(tmp_path / "deep.gguf", layers=8)
+    drive = Drive(make_model(open_model(path), GpuOps(make_device)))
+    drive.open(Seq(1), prompt(1, CHUNK))
+    drive.step(read=Seq(1))
+    waiting = []
+    while not drive.rows(Seq(1)):
+        drive.advance()
+        waiting.append(driver.fakecuda_waiting())
+    drive.engine.close()
+    assert len(waiting) == 8
+    assert max(waiting) < 4 * 12, "three slices of a dozen launches each, and not eight"
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+
+def pages_with(memory: int, path: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> int:
+    monkeypatch.setenv("FAKECUDA_MEMORY", str(memory))
+    engine = make_engine(open_model(path), Settings.of(device="cuda", max_running=4096, **settings))
+    try:
+        return engine.ready(1).pages
+    finally:
+        engine.close()
+
+
+def test_pages_get_what_is_free_beside_the_reserve(
+    kept: None, tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it: a card is ours alone.  64 MiB more make exactly as many pages more."""
+    small = RESERVE + (600 << 20)
+    page = 64 * 2 * 2 * 32 * 4
+    fewer = pages_with(small, tiny_model_path, monkeypatch, page_tokens=64)
+    more = pages_with(small + (64 << 20), tiny_model_path, monkeypatch, page_tokens=64)
+    assert more - fewer in (64 * 2**20 // page, 64 * 2**20 // page + 1)
+
+
+def test_a_model_that_does_not_fit_refuses_the_start_with_sizes(
+    kept: None, tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B37: on a card with little memory, or one that others have filled."""
+    monkeypatch.setenv("FAKECUDA_MEMORY", str(RESERVE))
+    with pytest.raises(ModelError, match=r"0\.00 GiB are free"):
+        make_engine(open_model(tiny_model_path), Settings.of(device="cuda"))
+    monkeypatch.setenv("FAKECUDA_MEMORY", str(1 << 20))
+    with pytest.raises(ModelError, match=r"not enough memory to start \(the device emulated has no memory left to"):
+        make_engine(open_model(tiny_model_path), Settings.of(device="cuda"))
+
+
+def test_a_fault_ends_the_engine_and_not_one_sequence_alone(
+    driver: ctypes.CDLL,
+    make_device: MakeDevice,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B35: while it reads."""
+    monkeypatch.setenv("FAKECUDA_FAULT", str(tmp_path / "fault"))
+    drive = Drive(make_model(open_model(tiny_model_path), GpuOps(make_device)))
+    drive.open(Seq(1), PROMPT)
+    drive.step(read=Seq(1))
+    drive.advance()
+    (tmp_path / "fault").write_text("719")
+    with pytest.raises(DeviceFault, match="could not"):
+        drive.run()
+    assert drive.error(Seq(1)) is None
+    drive.engine.close()
+    driver.fakecuda_heal()
+
+
+@pytest.mark.parametrize("value", ["gpu", "cuda:1", ""])
+def test_a_device_that_there_is_not_is_refused_by_name(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^device: "):
+        Settings.of(device=value)

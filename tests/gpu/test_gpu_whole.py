@@ -1,0 +1,138 @@
+"""`strata serve --device cuda` over real sockets, on a tiny model and an emulated card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fakes
+import pytest
+from served import RawChat, Server, Stream, run, served, until
+
+LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 8
+FLAGS = ("--chunk-tokens", "64", "--page-tokens", "16", "--max-priority", "10")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def emulated(fake_folder: Path) -> Iterator[None]:
+    """Processes that are started find the emulated driver."""
+    with pytest.MonkeyPatch.context() as environ:
+        for name, value in fakes.environ(fake_folder).items():
+            environ.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model_path: Path) -> Iterator[Server]:
+    with served("--model", tiny_model_path, "--device", "cuda", "--policy", "preempt", *FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def on_the_processor(tiny_model_path: Path) -> Iterator[Server]:
+    with served("--model", tiny_model_path, *FLAGS) as server:
+        yield server
+
+
+def test_it_says_how_many_tokens_there_is_room_for(server: Server) -> None:
+    """As many as can be used: `preempt` runs one at a time, and the model was trained for 2,048."""
+    assert any(line.startswith("  on cuda, 128 pages of 16 tokens: room for 2,048") for line in server.said)
+
+
+def reading(server: Server) -> str:
+    found = until(lambda: [n for n, a in server.requests().items() if a["state"] == "reading"], "it reads")
+    return str(found[0])
+
+
+def test_an_answer_is_that_of_the_processor(server: Server, on_the_processor: Server) -> None:
+    for text in ("Hello", LONG):
+        asked = {"max_tokens": 12, "ignore_eos": True}
+        assert Stream(server, text, **asked).whole() == Stream(on_the_processor, text, **asked).whole()
+
+
+def test_a_read_that_is_parked_goes_on_as_if_nothing_had_happened(server: Server) -> None:
+    """B02: a more urgent request comes, and both answers are those that come alone."""
+    asked = {"max_tokens": 6, "ignore_eos": True}
+    text = LONG[::-1] * 2  # nobody has read it before, so no page of it is cached
+    long = Stream(server, text, **asked)
+    name = reading(server)
+    urgent = Stream(server, "Hello", **asked, priority=5).whole()
+    parked = long.whole()
+    assert (parked, urgent) == (Stream(server, text, **asked).whole(), Stream(server, "Hello", **asked).whole())
+    states = [change["state"] for change in server.actor(name)["history"]]
+    assert "parked (reading)" in states
+
+
+def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
+    """B21, B23: while it is read, and while its answer is written."""
+    client = RawChat(server, LONG, stream=True, max_tokens=6)
+    name = reading(server)
+    client.reset()
+    until(lambda: name not in server.requests(), f"{name} is gone")
+    client = RawChat(server, "Count.", stream=True, max_tokens=1500, ignore_eos=True)
+    client.read_until(b'"content":"')
+    client.reset()
+    until(lambda: not server.requests() and server.figure("strata_pages", state="held") == 0, "nothing is left")
+
+
+@pytest.fixture
+def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that makes the card fail with the error whose number is in it."""
+    monkeypatch.setenv("FAKECUDA_FAULT", str(tmp_path / "fault"))
+    return tmp_path / "fault"
+
+
+def test_a_fault_of_the_card_ends_its_process_and_another_serves_on(tiny_model_path: Path, fault: Path) -> None:
+    """B35, B36: a sticky error poisons the process that had it, and no other."""
+    with served("--model", tiny_model_path, "--device", "cuda", *FLAGS) as server:
+        asked = {"max_tokens": 4, "ignore_eos": True}
+        before = Stream(server, "Hello", **asked).whole()
+        doomed = Stream(server, LONG, max_tokens=100, ignore_eos=True)
+        reading(server)
+        fault.write_text("719")
+        doomed.join()
+        fault.unlink()
+        assert doomed.error["type"] == "engine_unavailable"
+        until(lambda: server.get("/ready")[0] == 200, "another engine is there")
+        assert Stream(server, "Hello", **asked).whole() == before
+
+
+def test_a_card_without_memory_in_the_middle_is_told_to_every_client(tiny_model_path: Path, fault: Path) -> None:
+    """B35, B56: an error event or 503 for all, and exit code 3 where no other engine is wanted."""
+    with served(
+        "--model", tiny_model_path, "--device", "cuda", "--policy", "fifo", "--restart-limit", "0", *FLAGS
+    ) as server:
+        streams = [Stream(server, LONG, max_tokens=100, ignore_eos=True) for _ in range(3)]
+        reading(server)
+        fault.write_text("2")
+        for stream in streams:
+            stream.join()
+            assert stream.error["type"] == "engine_unavailable"
+            assert not stream.done
+        assert server.process.wait(30) == 3
+        assert any("OutOfDeviceMemory" in line for line in server.said)
+
+
+def test_doctor_says_which_card_there_is_and_what_it_has() -> None:
+    done = run("doctor", "--device", "cuda")
+    assert "emulated, sm_90, 1,024 MiB free" in done.stdout
+    assert "CUDA 13.9" in done.stdout
+
+
+def test_doctor_says_what_is_missing_where_a_card_is_asked_for() -> None:
+    nothing = {"LD_LIBRARY_PATH": ""}
+    done = run("doctor", "--device", "cuda", environ=nothing)
+    assert "libcuda.so.1 comes with NVIDIA's driver" in done.stdout
+    assert done.returncode == 1
+    unasked = run("doctor", environ=nothing).stdout
+    assert "libcuda.so.1 comes with" in unasked
+    assert "-> PyCUDA" not in unasked
+
+
+def test_without_a_card_the_server_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
+    refused = run(
+        "serve", "--port", "0", "--model", tiny_model_path, "--device", "cuda", environ={"LD_LIBRARY_PATH": ""}
+    )
+    assert refused.returncode == 2
+    assert "libcuda.so.1 comes with NVIDIA's driver" in refused.stderr
+    assert "Traceback" not in refused.stderr
