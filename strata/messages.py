@@ -102,6 +102,8 @@ class Request:
     """None: not asked for.  n: each token's log-probability and those of the n likeliest."""
     ignore_eos: bool = False
     min_tokens: int = 0
+    cache_prompt: bool = True
+    """False: all of the prompt is read, and nobody else is spared reading what it begins with."""
     priority: int | None = None
     """None: 0, or the highest that is allowed where that is lower."""
     id: str | None = None

@@ -81,8 +81,9 @@ def check_request(request: Request, settings: RequestSettings, *, names: frozens
     _check_numbers(request)
     _check_priority(request.priority, settings.max_priority)
     _check_bias(request.logit_bias, vocab_size)
-    if not isinstance(request.ignore_eos, bool):
-        raise InvalidRequest(f"ignore_eos {_shown(request.ignore_eos)} is neither true nor false", param="ignore_eos")
+    for name in ("ignore_eos", "cache_prompt"):
+        if not isinstance(value := getattr(request, name), bool):
+            raise InvalidRequest(f"{name} {_shown(value)} is neither true nor false", param=name)
 
 
 def _check_message(message: ChatMessage, where: str) -> None:

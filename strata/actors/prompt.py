@@ -94,7 +94,8 @@ def prepare(request: Request, language: Language, settings: RequestSettings) -> 
     )
     # Who names no priority is not refused for the default's sake.
     priority = min(0, settings.max_priority) if request.priority is None else request.priority
-    prefix = () if language.page_tokens is None else chain(tokens, language.page_tokens)
+    shared = language.page_tokens if request.cache_prompt else None
+    prefix = () if shared is None else chain(tokens, shared)
     return Prompt(tokens, _sampling(request, max_tokens), priority, request.max_tokens is not None, writer, prefix)
 
 

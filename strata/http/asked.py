@@ -76,6 +76,7 @@ def _request(body: ChatBody, request_id: str, priority: int | None) -> Request:
         logprobs=_logprobs(body),
         ignore_eos=bool(body.ignore_eos),
         min_tokens=min_tokens,
+        cache_prompt=body.cache_prompt is not False,
         priority=priority,
         id=request_id,
     )

@@ -63,7 +63,7 @@ Biases = Annotated[
 ]
 
 
-NO_CACHE: Final = "Taken and without effect yet: no prompt is kept for the next one."
+CACHED: Final = "False: the whole prompt is read, and none of it is kept for others that begin alike."
 
 
 class TextPart(Struct, frozen=True):
@@ -130,7 +130,7 @@ class ChatBody(Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     return_progress: bool | None = None
-    cache_prompt: Annotated[bool, Meta(description=NO_CACHE)] | None = None
+    cache_prompt: Annotated[bool, Meta(description=CACHED)] | None = None
 
 
 class StrictTextPart(TextPart, frozen=True, forbid_unknown_fields=True):

@@ -26,3 +26,17 @@ async def test_a_prompt_that_was_read_before_is_known_and_its_answer_is_the_same
         known = 20 if shares else 0
         assert pages == {"free": 256 - known, "cached": known, "held": 0, "swapping": 0}
         assert scene.is_empty()
+
+
+async def test_a_request_that_wants_no_cache_reads_all_of_its_prompt_and_leaves_nothing_to_others(
+    autojump_clock: MockClock,
+) -> None:
+    engine = ScriptedEngine(chunk_tokens=CHUNK, slices_per_chunk=SLICES, pages=256, page_tokens=16)
+    async with scripted(engine) as scene:
+        await scene.ask("alone", 320, 5, cache_prompt=False)
+        assert scene.runtime.snapshot().pages["cached"] == 0
+        await scene.ask("alone", 320, 5)
+        text = scene.texts["alone"]
+        await scene.ask("alone", 320, 5, cache_prompt=False)
+        assert scene.summaries["alone"].figures.cached_tokens == 0
+        assert scene.texts["alone"] == text
