@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import click
 
+from strata.cli.bench import bench
 from strata.cli.chat import chat
 from strata.cli.completion import completion
 from strata.cli.doctor import doctor
@@ -34,7 +35,7 @@ def cli() -> None:
     """Serves a language model from one machine to many clients: a short request never waits for a long one."""
 
 
-for command in (serve, chat, inspect, pull, models, doctor, settings, simulate, trace, completion):
+for command in (serve, chat, inspect, pull, models, doctor, bench, settings, simulate, trace, completion):
     cli.add_command(command)
 
 

@@ -36,14 +36,14 @@ def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Eng
     # Here and not above: an engine that isn't built on a file needs no device.
     from strata.models.make import make_model
 
-    ops = _open_device(settings.engine)
+    ops = open_device(settings.engine)
     model = make_model(file, ops)
     try:
         budget = plan(
             model,
             settings.engine,
             max_running=settings.scheduler.max_running,
-            free_bytes=_free_bytes(ops, settings.engine),
+            free_bytes=free_bytes(ops, settings.engine),
             host_bytes=_host_bytes(settings.engine),
         )
         return Engine(model, settings.engine, budget, trace=None if trace is None else _open_trace(trace))
@@ -53,7 +53,8 @@ def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Eng
         raise
 
 
-def _open_device(settings: EngineSettings) -> Ops:
+def open_device(settings: EngineSettings) -> Ops:
+    """The one that the settings name, to be closed.  Raises ConfigError, DeviceMissing."""
     if settings.device is Device.CUDA:
         from strata.gpu.ops import GpuOps
 
@@ -63,7 +64,8 @@ def _open_device(settings: EngineSettings) -> Ops:
     return open_cpu(settings.threads)
 
 
-def _free_bytes(ops: Ops, settings: EngineSettings) -> int:
+def free_bytes(ops: Ops, settings: EngineSettings) -> int:
+    """What the device has left."""
     free = ops.available_bytes()
     return free or UNKNOWN_MEMORY if settings.device is Device.CPU else free
 

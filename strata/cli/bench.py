@@ -1,0 +1,156 @@
+"""`strata bench`: what this machine does with a model, as a table, a file and a picture.  Measures nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.flags import Command, named, setting_options
+from strata.config import POLICIES, EngineSettings, HostSettings, SchedulerSettings, Settings
+from strata.errors import ConfigError
+
+if TYPE_CHECKING:
+    from strata.bench.report import Report
+
+REPEATS: Final = 5
+WIDTH: Final = 160
+"""Characters in a line where there is no terminal."""
+
+
+@click.group()
+def bench() -> None:
+    """Measures a model on this machine, in this process: best on a machine that does nothing else."""
+
+
+def _measured(*kinds: type) -> Callable[[Command], Command]:
+    """The options that every one of them has."""
+
+    def decorate(command: Command) -> Command:
+        command = setting_options(*kinds)(command)
+        for option in (
+            click.option("--plot", "plot_out", type=click.Path(path_type=Path), help="Draw it (needs matplotlib)."),
+            click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write all figures here."),
+            click.option(
+                "--repeats", type=click.IntRange(1), default=REPEATS, show_default=True, help="Medians of so many."
+            ),
+            click.option(
+                "--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name. [default: the default model]"
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _policy(command: Command) -> Command:
+    choice = click.Choice(list(POLICIES))
+    return click.option("--policy", type=choice, default="batch", show_default=True, help="As in strata serve.")(
+        command
+    )
+
+
+@bench.command()
+@_measured(EngineSettings)
+def throughput(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
+    """Tokens a second: reading after 0, 1K, 2K and 4K tokens, decoding 1, 4 and 8 rows after 0 and 4K."""
+    from strata.bench.throughput import throughput as measure
+
+    settings = Settings.of(**named(flags))
+    _run(lambda path: measure(path, settings, repeats, _say), model, json_out, plot_out)
+
+
+@bench.command()
+@_policy
+@_measured(SchedulerSettings, EngineSettings, HostSettings)
+def contention(
+    policy: str, model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any
+) -> None:
+    """A short request's first token: alone, behind a long prompt, behind a long answer."""
+    import trio
+
+    from strata.bench.contention import contention as measure
+
+    settings = Settings.of(policy=policy, **named(flags))
+    _run(lambda path: trio.run(measure, path, settings, repeats, _say), model, json_out, plot_out)
+
+
+@bench.command()
+@_policy
+@_measured(SchedulerSettings, EngineSettings, HostSettings)
+def overhead(
+    policy: str, model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any
+) -> None:
+    """The runtime's own time in % of the engine's, and how long slices and steps are."""
+    import trio
+
+    from strata.bench.overhead import overhead as measure
+
+    settings = Settings.of(policy=policy, **named(flags))
+    _run(lambda path: trio.run(measure, path, settings, repeats, _say), model, json_out, plot_out)
+
+
+def _run(measure: Callable[[Path], Report], model: str | None, json_out: Path | None, plot_out: Path | None) -> None:
+    from strata.bench.plot import must_plot, plot
+    from strata.cli.choose import chosen_model
+
+    if plot_out is not None:
+        must_plot()
+    load = os.getloadavg()
+    report = measure(chosen_model(model))
+    _show(report)
+    if json_out is not None:
+        _write_json(json_out, report, load)
+    if plot_out is not None:
+        plot(plot_out, report)
+        click.echo(f"drawn in {plot_out}")
+
+
+def _say(text: str) -> None:
+    """Beside the figures, not among them."""
+    click.echo(text, err=True)
+
+
+def _show(report: Report) -> None:
+    import rich.box
+    import rich.console
+    import rich.table
+
+    title = f"{report.what}: {report.model} on {report.device}, medians of {report.repeats}"
+    table = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    for column in report.columns:
+        table.add_column(column.title, justify="right" if column.shown else "left")
+    for row in report.rows:
+        table.add_row(*report.cells(row))
+    console = rich.console.Console()
+    if not console.is_terminal:
+        # A file or a pipe has no width to wrap at.
+        console.width = WIDTH
+    console.print(table)
+    for line in report.left_out:
+        click.echo(f"left out: {line}")
+
+
+def _write_json(path: Path, report: Report, load: tuple[float, float, float]) -> None:
+    about = {
+        "command": shlex.join(["strata", *sys.argv[1:]]),
+        "strata": version("strata-serve"),
+        "python": platform.python_version(),
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_before": load,
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        path.write_text(json.dumps(about | report.as_json(), indent=1) + "\n")
+    except OSError as problem:
+        raise ConfigError("json", f"{path} can't be written ({problem.strerror or problem})") from None

@@ -1,0 +1,122 @@
+"""`strata bench`: figures of a tiny model; which they are is not asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.bench.contention import contention
+from strata.bench.overhead import Heard, overhead, row
+from strata.bench.throughput import throughput
+from strata.cli import main
+from strata.config import Settings
+from strata.simulate.plot import can_plot
+from strata.testing.tiny_model import write_tiny_model
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit code and what was printed."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *arguments])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def nothing(_text: str) -> None:
+    pass
+
+
+def test_reading_and_decoding_are_measured_and_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_model_path: Path
+) -> None:
+    path = tmp_path / "figures.json"
+    model = ("--model", str(tiny_model_path), "--threads", "1")
+    code, out, _ = run(capsys, "throughput", *model, "--repeats", "3", "--json", str(path))
+    assert code == 0
+    assert "tokens/s" in out
+    whole = json.loads(path.read_text())
+    assert whole["repeats"] == 3
+    assert [(row["what"], row["context"], row["rows"]) for row in whole["rows"]] == [
+        ("read", 0, 1),
+        ("read", 1024, 1),
+        ("decode", 0, 1),
+        ("decode", 0, 4),
+        ("decode", 0, 8),
+    ]
+    for one in whole["rows"]:
+        assert len(one["samples"]) == 3
+        assert min(one["samples"]) <= one["tokens_per_s"] <= max(one["samples"])
+
+
+def test_what_a_short_context_or_few_pages_leave_no_room_for_is_left_out_and_said(tmp_path: Path) -> None:
+    long = write_tiny_model(tmp_path / "long.gguf", context=5000, layers=1)
+    settings = Settings.of(threads=1, kv_mib=5, chunk_tokens=512, context=4700)
+    report = throughput(long, settings, 1, nothing)
+    assert [(row["what"], row["context"], row["rows"]) for row in report.rows if row["context"] == 4096] == [
+        ("read", 4096, 1),
+        ("decode", 4096, 1),
+        ("decode", 4096, 4),
+    ]
+    assert report.left_out == ("decoding 8 rows after 4,096 tokens: 520 pages are needed and 320 are there",)
+
+
+async def test_a_short_request_is_timed_alone_and_behind_long_ones(tiny_model_path: Path) -> None:
+    report = await contention(tiny_model_path, Settings.of(threads=1), 2, nothing)
+    alone, read, answer = report.rows
+    assert (alone["over_alone"], alone["rounds"], len(alone["samples"])) == (1.0, 2, 2)
+    for one in (read, answer):
+        assert one["rounds"] == len(one["samples"]) <= 2
+        assert one["ttft_s"] is None or 0 < one["ttft_s"] <= one["worst_s"]
+
+
+async def test_the_engines_time_and_the_walls_are_told_for_each_thing_that_it_does(tiny_model_path: Path) -> None:
+    report = await overhead(tiny_model_path, Settings.of(threads=1), 1, nothing)
+    assert [one["arm"] for one in report.rows] == ["reads", "decodes, 1 at once", "decodes, 8 at once"]
+    for one in report.rows:
+        assert one["steps"] > 1
+        assert 0 < one["p50_ms"] <= one["p99_ms"]
+        assert one["engine_ms"] > 0
+
+
+def test_overhead_is_what_the_wall_has_more_than_the_engine() -> None:
+    """The first slice began before it was heard of, so it counts in neither."""
+    run = [Heard(10.0, 0.7, True), Heard(11.1, 1.0, True), Heard(12.2, 1.0, True)]
+    found: Any = row("reads", [run])
+    assert found["overhead_percent"] == pytest.approx(10.0)
+    assert (found["engine_ms"], found["wall_ms"]) == (pytest.approx(1000.0), pytest.approx(1100.0))
+    assert (found["steps"], found["p50_ms"], found["p99_ms"]) == (3, 1000.0, 1000.0)
+    assert row("reads", [])["overhead_percent"] is None
+
+
+def test_what_can_not_be_written_or_drawn_is_refused_and_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_model_path: Path
+) -> None:
+    model = ("--model", str(tiny_model_path), "--threads", "1", "--repeats", "1")
+    code, _, err = run(capsys, "throughput", *model, "--json", str(tmp_path / "no" / "x.json"))
+    assert (code, "json" in err) == (2, True)
+    picture = tmp_path / "x.png"
+    code, out, err = run(capsys, "throughput", *model, "--plot", str(picture))
+    if can_plot():
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert (code, out) == (2, "")
+        assert "pip install 'strata-serve[plot]'" in err
+
+
+@pytest.mark.parametrize("arm", ["contention", "overhead"])
+def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], arm: str) -> None:
+    code, _, err = run(capsys, arm, "--model", "none.gguf")
+    assert (code, "none.gguf" in err) == (2, True)
+
+
+def test_each_prints_a_table_and_says_meanwhile_where_it_is(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    model = ("--model", str(tiny_model_path), "--threads", "1", "--repeats", "1")
+    for arm, column in (("contention", "times alone"), ("overhead", "runtime (%)")):
+        code, out, err = run(capsys, arm, *model)
+        assert (code, "round 1 of 1" in err) == (0, True)
+        assert column in out
