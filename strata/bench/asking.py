@@ -10,7 +10,7 @@ from strata.runtime import Runtime, Stream
 
 WORDS: Final = ("river", "stone", "market", "signal", "garden", "copper", "winter", "engine", "letter", "bridge")
 SHORT_WORDS: Final = 20
-LONG_TOKENS: Final = 3000
+LONG_TOKENS: Final = 4096
 """A long prompt has as many, or half of the context."""
 LONG_ANSWER: Final = 400
 

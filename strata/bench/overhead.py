@@ -1,7 +1,8 @@
 """What the runtime costs beside the engine: the time between slices and steps against the time in them.
 
 The engine says of every slice and step how long it took; here it is noted when each was heard of.  While the engine
-has work all the time, what is left of the wall's time is the runtime's.
+has work all the time, what is left of the wall's time is the runtime's.  Steps shorter than the way from the engine
+(some tenths of a millisecond) come several at a time, and can't be told apart by this.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from strata.models.file import open_model
 from strata.runtime import open_runtime
 from strata.simulate.report import Spread
 
-ANSWER: Final = 64
-"""Tokens of each answer."""
+ANSWER: Final = 128
+"""Tokens of each answer: enough steps that it makes no difference how soon the first and the last are heard of."""
 ROWS: Final = (1, 8)
 
 COLUMNS: Final = (

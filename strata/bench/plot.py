@@ -22,7 +22,7 @@ def plot(path: Path, report: Report) -> None:
     from matplotlib.figure import Figure
 
     drawn = [column for column in report.columns if column.drawn]
-    figure = Figure(figsize=(6 * len(drawn), 1.5 + 0.4 * len(report.rows)), layout="constrained")
+    figure = Figure(figsize=(7 * len(drawn), 1.5 + 0.4 * len(report.rows)), layout="constrained")
     panels = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for panel, column in zip(panels, drawn, strict=True):
         _panel(panel, column, report)
@@ -40,7 +40,7 @@ def _panel(panel: Any, column: Column, report: Report) -> None:
     panel.bar_label(bars, [format(value, column.shown) for value in values], padding=3)
     panel.set_yticks(places, [report.label(row) for row in report.rows])
     panel.set(xlabel=column.title)
-    panel.margins(x=0.15)
+    panel.margins(x=0.25)
     if panel.get_subplotspec().is_first_col():
         # The panels share this axis: turned once, the first row is at the top of all.
         panel.invert_yaxis()

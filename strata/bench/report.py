@@ -45,4 +45,5 @@ class Report:
 
     def label(self, row: Mapping[str, Any]) -> str:
         """What the row is about, in a line."""
-        return ", ".join(str(row[one.key]) for one in self.columns if not one.shown)
+        first, *others = (column for column in self.columns if not column.shown)
+        return ", ".join([str(row[first.key]), *(f"{row[one.key]} {one.title}" for one in others)])

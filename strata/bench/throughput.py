@@ -30,7 +30,7 @@ VOCABULARY: Final = 200
 
 COLUMNS: Final = (
     Column("what", "what"),
-    Column("context", "after (tokens)"),
+    Column("context", "tokens before"),
     Column("rows", "rows"),
     Column("tokens_per_s", "tokens/s", ",.1f", drawn=True),
     Column("ms", "a chunk or step (ms)", ",.1f"),
