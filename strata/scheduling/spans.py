@@ -15,9 +15,11 @@ from attrs import frozen
 from strata.config import Preempt
 from strata.messages import Completed, Ended, Seq
 from strata.scheduling.decision import Opening
+from strata.scheduling.lifecycle import State
 from strata.scheduling.record import Record
 from strata.scheduling.scheduler import Scheduler
 from strata.scheduling.view import View
+from strata.scheduling.waiting import EITHER, Kinds
 
 
 @frozen(kw_only=True)
@@ -63,6 +65,7 @@ class Steady:
 
 
 ANY: Final = Steady()
+KINDS: Final = (EITHER, Kinds(reads=True, answers=False), Kinds(reads=False, answers=True))
 ONE: Final = Steady(steps=1, slices=1, chunks=0)
 
 
@@ -74,21 +77,22 @@ class SpanScheduler(Scheduler):
         if not self._waiting:
             # Every rule is about somebody who waits.
             return ANY
-        if self._steps.newest.n != self._steps.in_force.n:
-            return ONE
+        taken = self._steps.newest.n == self._steps.in_force.n
         settings = self._settings
-        until = self._lending.changes_at(now)
-        if settings.preempt is Preempt.OFF:
-            return Steady(until=until)
-        if settings.preempt is Preempt.CHUNK or settings.min_park_tokens:
+        if settings.preempt is Preempt.OFF and taken:
+            return Steady(until=self._lending.changes_at(now))
+        if settings.preempt is not Preempt.SLICE or settings.min_park_tokens:
             # These look at every position.
             return ONE
+        if not taken:
+            return self._steady_before_it_is_taken(now)
         view = self._view(now)
+        payer = self._rows.reader or (self._rows.last if self._rows.one else None)
         return Steady(
             steps=self._steady_steps(),
             slices=self._steady_slices(),
-            paid_s=self._steady_purse(view),
-            until=until,
+            paid_s=inf if payer is None else self._steady_purse(payer, view),
+            until=self._lending.changes_at(now),
             chunks=self._steady_chunks(),
         )
 
@@ -150,15 +154,43 @@ class SpanScheduler(Scheduler):
             return inf
         return max(0, -(-(reader.prompt_tokens - reader.chunk_end) // reader.chunk_tokens) - 1)
 
-    def _steady_purse(self, view: View) -> float:
+    def _steady_purse(self, payer: Record, view: View) -> float:
         """Until the purse lets somebody pass, or the oldest gets its turn (R3.2, R3.3)."""
-        payer = self._rows.reader or (self._rows.last if self._rows.one else None)
-        if payer is None:
-            return inf
         purse, burst, share = self._purses[payer.priority], self._settings.pass_burst_s, self._settings.order_share
         if view.oldest(payer.priority) is payer:
             return inf if purse > 0 else -purse * share / (1 - share)
         return inf if purse <= -burst else purse + burst
+
+    def _steady_before_it_is_taken(self, now: float) -> Steady:
+        """While the newest step waits for a workspace, a read that it parked goes on to its chunk's end."""
+        ends = [r for r in self._started.values() if r.done and r.state is State.PARKED_READING]
+        answers = [self._started[seq] for seq in self._steps.in_force.decode if seq in self._started]
+        if not ends or any(record in self._waiting for record in answers) or (answers and self._rows.one):
+            return ONE
+        view = self._view(now)
+        return Steady(
+            steps=self._steady_steps(),
+            slices=min(self._steady_need(record, view) for record in ends),
+            paid_s=min(self._steady_purse(record, view) for record in ends),
+            until=self._lending.changes_at(now),
+            chunks=0,
+        )
+
+    def _steady_need(self, parked: Record, view: View) -> float:
+        """Slices of a parked read until it is the shortest, or others are short or long beside it (R2, R3.2)."""
+        if not self._purses.may_pass(parked.priority):
+            return inf
+        shortest = view.waiting.shortest(parked.priority, view.room)
+        others = [self._rows.reader, *(view.waiting.oldest(parked.priority, view.room, kinds) for kinds in KINDS)]
+        marks = [self._settings.short_tokens - (parked.length(self._settings) - parked.need)]
+        marks += [other.need // 2 for other in others if other is not None and other is not parked]
+        if shortest is not None and shortest is not parked:
+            marks += [shortest.need, 2 * shortest.need]
+        need, total = parked.need, parked.total or 1
+        mark = max((mark for mark in marks if mark < need), default=-1)
+        # The need falls by so much with each slice, rounded either way.
+        slices = (need - mark - 2) * total // (parked.chunk_end - parked.position)
+        return max(1, min(slices, total - parked.done - 2))
 
     # -- work in sum --------------------------------------------------------------------------------------------------
 

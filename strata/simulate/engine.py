@@ -11,7 +11,7 @@ from math import inf
 from attrs import define, frozen
 
 from strata.messages import ChunkRead, Close, Decoded, Row, Seq, Step, Took
-from strata.scheduling.spans import Span, Steady
+from strata.scheduling.spans import ANY, Span, Steady
 from strata.simulate.cost import CONTEXT_SPAN, CostModel, in_ticks
 from strata.simulate.leap import Beside, Leap, beside, decode_alone, read_alone
 
@@ -76,6 +76,8 @@ class SimulatedEngine:
         self._unread_step_s = 0.0
         """Of the last decode step, while no slice has run since; 0: one has."""
         self._work: Work | None = None
+        self._news = False
+        """Whether the last choice heard something, or took a step that had waited for a workspace."""
 
     def __repr__(self) -> str:
         return f"<SimulatedEngine at {self.now:.3f} s, {len(self._sequences)} sequences, {self._step}>"
@@ -85,7 +87,7 @@ class SimulatedEngine:
     @property
     def must_hear(self) -> bool:
         """Whether a message waits for the next boundary."""
-        return bool(self._inbox) or self._waiting is not None
+        return bool(self._inbox)
 
     def open(self, seq: Seq, prompt: int, answer: int, *, known: int = 0) -> None:
         self._inbox.append(Sequence(seq, prompt, answer, position=known))
@@ -119,10 +121,12 @@ class SimulatedEngine:
 
     def _choose(self) -> None:
         """At a boundary: hear what was told, and begin what is next."""
+        self._news = bool(self._inbox)
         if self._inbox:
             self._hear()
         if self._waiting is not None:
             self._take(self._waiting)
+            self._news = self._news or self._waiting is None
         reader, decoders = self._reader(), self._decoders()
         if reader is not None and not reader.total:
             self._begin_chunk(reader)
@@ -219,6 +223,8 @@ class SimulatedEngine:
             if work.reader is not None and work.reader.position != reads:
                 chunks -= 1
                 self.ran_out = self.ran_out or chunks < 0
+            # What was heard, or taken at last, was not known when it was said how far work may go on.
+            self.ran_out = self.ran_out or (self._news and steady is not ANY)
             if over or self.ran_out or self.next_boundary > until:
                 return self._take_facts()
             steady = _rest(steady, work, leap)
