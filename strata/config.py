@@ -230,6 +230,11 @@ class EngineSettings:
         None, _optional(_whole(16)), "the longest sequence in tokens; unset: what the model was trained for"
     )
     threads: int | None = _setting(None, _optional(_whole(1, 1024)), "unset: the processors this process may use")
+    speculate: int = _setting(
+        3,
+        _whole(0, 7),
+        "tokens beyond the next one that are computed with it where the text has said them before; 0: none",
+    )
     restart_limit: int = _setting(
         5, _whole(0), "engines that may die within restart_window_s; one more ends the server"
     )

@@ -16,7 +16,7 @@ from strata.errors import StrataError
 Seq = NewType("Seq", int)
 """Names a sequence for the life of a runtime; numbered in order of submission, never used twice."""
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when a message changes its meaning, so that two halves of different builds refuse each other."""
 
 
@@ -253,7 +253,7 @@ class ChunkRead:
 
 @frozen
 class Row:
-    """One sequence's part of a decode step."""
+    """One token of a sequence in a decode step."""
 
     seq: Seq
     token: int
@@ -265,7 +265,10 @@ class Row:
 
 @frozen
 class Decoded:
-    """One decode step under step message `n`, published whole: all rows, or those that did not fail."""
+    """One decode step under step message `n`, published whole: all rows, or those that did not fail.
+
+    Several rows of one sequence are its next tokens, in order.
+    """
 
     n: int
     rows: tuple[Row, ...]
@@ -273,6 +276,10 @@ class Decoded:
     """Engine time of the step; 0 for a first token, whose time is its chunk's."""
     again: tuple[Seq, ...] = ()
     """Those that took part without a row: the token after it is one of their `Open.written`."""
+    drafted: int = 0
+    """Tokens that were offered beyond the next one of each sequence."""
+    accepted: int = 0
+    """How many of those are among the rows."""
 
 
 @frozen

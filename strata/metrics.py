@@ -70,6 +70,8 @@ class Metrics:
         self._queries = self._count("vllm:prefix_cache_queries", "Prompt tokens that were looked up when they started.")
         self._hits = self._count("vllm:prefix_cache_hits", "Of those, tokens that were known already.")
         self._generated = self._count("vllm:generation_tokens", "Tokens written.")
+        self._drafted = self._count("vllm:spec_decode_num_draft_tokens", "Tokens offered beyond the next one.")
+        self._accepted = self._count("vllm:spec_decode_num_accepted_tokens", "Of those, tokens that were written.")
         self._ends = self._count("vllm:request_success", "Requests that ended, by how.", "finished_reason")
         self._parked = self._seconds("strata_parked_seconds", "A request's time parked.", "priority", "class")
         self._waited = self._seconds("strata_queue_wait_seconds", "A request's wait.", "priority", "class")
@@ -100,6 +102,10 @@ class Metrics:
 
     def tokens_written(self, tokens: int) -> None:
         self._generated.inc(tokens)
+
+    def speculated(self, drafted: int, *, accepted: int) -> None:
+        self._drafted.inc(drafted)
+        self._accepted.inc(accepted)
 
     def slice_done(self, seconds: float) -> None:
         self._slice.observe(seconds)

@@ -344,6 +344,7 @@ class Dispatcher(Actor[ToDispatcher]):
                 self._chunk_read(fact)
             case Decoded():
                 self._decoded(scheduler.decoded(fact, now), now)
+                self._metrics.speculated(fact.drafted, accepted=fact.accepted)
                 if fact.seconds:
                     self._metrics.slice_done(fact.seconds)
             case Wants(seq):

@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
+import attrs
+
 from strata.config import Settings
 from strata.engine.engine import Engine
 from strata.messages import ChunkRead, Close, Decoded, FromEngine, Grant, Open, Sampling, Seq, Step
@@ -38,7 +40,8 @@ def calibrate(path: Path, settings: Settings, say: Callable[[str], None]) -> Cos
     from strata.engine.from_file import make_engine
 
     file = open_model(path)
-    engine = make_engine(file, settings)
+    # What a step takes is measured, by its rows: none may be offered beside those that are asked for.
+    engine = make_engine(file, attrs.evolve(settings, engine=attrs.evolve(settings.engine, speculate=0)))
     try:
         bench = _Bench(engine, chunk_tokens=settings.engine.chunk_tokens, layers=file.config.layers, tile=TILE)
         # The first pass finds the caches cold, and is not counted.

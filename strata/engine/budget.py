@@ -27,7 +27,7 @@ memory at the start, even if no sequence is ever so long."""
 
 @frozen
 class Budget:
-    """What the engine allocates: `pages` of `page_tokens`, for `rows` sequences of up to `context` tokens at once.
+    """What the engine allocates: `pages` of `page_tokens`, for steps of `rows` and sequences of up to `context` tokens.
 
     `slots`: pages that the host arena holds.
     """
@@ -55,7 +55,9 @@ def plan(
     context = settings.context or min(trained, LONGEST_UNASKED)
     per_page = model.bytes_per_page(settings.page_tokens)
     useful = max_running * _pages(context, settings)
-    beside = partial(_beside_pages, model, settings, rows=max_running)
+    # A row for each that decodes, and for one that decodes alone those of the tokens that are offered with its own.
+    rows = max(max_running, 1 + settings.speculate)
+    beside = partial(_beside_pages, model, settings, rows=rows)
     own = host_bytes is not None
     spare = free_bytes - beside(context=context if own else 0)
     pages = _affordable(settings, useful, per_page, spare, 1 if own else _SHARE_OF_FREE)
@@ -68,7 +70,7 @@ def plan(
     if whole > free_bytes:
         raise ConfigError("kv_mib", f"with it {_mib(whole)} are needed and {_mib(free_bytes)} are free: lower it")
     slots = _slots(settings, pages, per_page, free_bytes - whole if host_bytes is None else host_bytes)
-    return Budget(pages, settings.page_tokens, context, max_running, slots)
+    return Budget(pages, settings.page_tokens, context, rows, slots)
 
 
 def _beside_pages(model: Model, settings: EngineSettings, *, rows: int, context: int) -> int:

@@ -49,26 +49,26 @@ def drop_chunk(workspaces: Workspaces, sequence: Sequence) -> None:
     workspaces.give_back(chunk.workspace)
 
 
-def decode(model: Model, sequences: collections.abc.Sequence[Sequence]) -> list[Logits | Exception]:
-    """The logits after the next token of each sequence, or what the model raised for it.
+def decode(model: Model, windows: collections.abc.Sequence[list[DecodeRow]]) -> list[list[Logits] | Exception]:
+    """For each sequence's rows the logits after them, or what the model raised for its first.
 
-    That token is the last that it wrote, but for one that repeats what was written before (`Open.written`).
-
-    A DeviceFault or a MemoryError is raised.  If the step raises another, nobody knows for whom: then each row is
-    computed alone, which gives the same bits.
+    A DeviceFault or a MemoryError is raised.  If the step raises another, nobody knows for which row: then each
+    sequence's first row is computed alone, which gives the same bits, and its others, which were only offered, are not.
     """
-    rows = [DecodeRow(one, one.written[one.position - len(one.prompt)], one.position) for one in sequences]
     try:
-        return list(model.decode(rows))
+        logits = iter(model.decode([row for rows in windows for row in rows]))
+        return [[next(logits) for _ in rows] for rows in windows]
     except (DeviceFault, MemoryError):
         raise
     except Exception as error:
-        return [error] if len(rows) == 1 else [_decode_alone(model, row) for row in rows]
+        if [len(rows) for rows in windows] == [1]:
+            return [error]
+        return [_decode_alone(model, rows[0]) for rows in windows]
 
 
-def _decode_alone(model: Model, row: DecodeRow) -> Logits | Exception:
+def _decode_alone(model: Model, row: DecodeRow) -> list[Logits] | Exception:
     try:
-        return model.decode([row])[0]
+        return model.decode([row])
     except (DeviceFault, MemoryError):
         raise
     except Exception as error:

@@ -14,7 +14,7 @@ from typing import Final
 
 from strata.config import EngineSettings
 from strata.engine.budget import Budget
-from strata.engine.device_work import begin_chunk, decode, drop_chunk
+from strata.engine.device_work import begin_chunk, drop_chunk
 from strata.engine.fingerprint import digests, engine_parts
 from strata.engine.holdings import Pages, Usage, Workspaces
 from strata.engine.moves import Moves
@@ -22,6 +22,7 @@ from strata.engine.sampling import Choice, check
 from strata.engine.sequence import HalfChunk, Sequence, check_shared, check_tokens
 from strata.engine.step import Credit, Steps, allowed
 from strata.engine.trace import Trace
+from strata.engine.window import compute, open_windows
 from strata.errors import DeviceFault, SequenceFailed, StrataError, frames_of
 from strata.messages import (
     PROTOCOL,
@@ -46,7 +47,7 @@ from strata.messages import (
     Took,
     Wants,
 )
-from strata.models.architecture import Logits, Model
+from strata.models.architecture import Model
 
 _log: Final = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Engine:
         self._model = model
         self._budget = budget
         self._chunk_tokens = settings.chunk_tokens
+        self._speculate = settings.speculate
         self._trace = trace
         self._clock = clock
         self._end_ids = model.config.eos_ids
@@ -201,7 +203,9 @@ class Engine:
 
     def _open(self, message: Open) -> None:
         budget = self._budget
-        sequence = Sequence(message, chunk_tokens=self._chunk_tokens, page_tokens=budget.page_tokens)
+        sequence = Sequence(
+            message, chunk_tokens=self._chunk_tokens, page_tokens=budget.page_tokens, speculate=self._speculate
+        )
         if message.seq in self._sequences:
             self._fail(self._sequences[message.seq], SequenceFailed("it was opened twice"))
             return
@@ -341,7 +345,7 @@ class Engine:
             self._facts.append(Progress(sequence.seq, chunk.index, chunk.done, chunk.total, seconds))
         else:
             drop_chunk(self._workspaces, sequence)
-            sequence.position = chunk.end
+            sequence.reach(chunk.end)
             self._facts.append(ChunkRead(sequence.seq, chunk.end, seconds))
         row = None if choice is None else self._write(sequence, choice)
         self._trace_slice(sequence, chunk)
@@ -352,45 +356,42 @@ class Engine:
 
     def _run_decode(self, sequences: list[Sequence]) -> None:
         """One step, published whole: nothing of any sequence changes before all rows are computed and chosen."""
-        started = self._clock()
-        results = decode(self._model, sequences)
-        outcomes = [self._chosen(*pair) for pair in zip(sequences, results, strict=True)]
+        budget, started = self._budget, self._clock()
+        windows = open_windows(sequences, rows=budget.rows, context=budget.context)
+        outcomes = list(compute(self._model, windows, self._end_ids, budget.context))
         seconds = self._clock() - started
         self._credit.decoded(seconds, self._in_force())
         rows: list[Row] = []
         again: list[Seq] = []
-        for sequence, outcome in zip(sequences, outcomes, strict=True):
+        accepted = 0
+        for window, outcome in zip(windows, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                self._fail(sequence, outcome)
+                self._fail(window.sequence, outcome)
                 continue
-            sequence.position += 1
-            if outcome is None:
-                again.append(sequence.seq)
-            else:
-                rows.append(self._write(sequence, outcome))
-            self._trace_decode(sequence)
+            accepted += window.settle(outcome, self._trace)
+            rows += self._write_all(window.sequence, outcome)
+            again += [] if outcome else [window.sequence.seq]
         if rows or again:
-            self._publish(rows, seconds, again)
+            drafted = sum(len(window.offered) for window in windows)
+            self._publish(rows, seconds, again, drafted=drafted, accepted=accepted)
 
-    def _chosen(self, sequence: Sequence, result: Logits | Exception) -> Choice | Exception | None:
-        """The sequence's next token, or what stands in its way; None where it is written already."""
-        if isinstance(result, Exception):
-            return result
-        if sequence.repeats:
-            return None
-        try:
-            return sequence.next_token(result, self._end_ids)
-        except MemoryError:
-            raise
-        except Exception as error:
-            return error
+    def _write_all(self, sequence: Sequence, choices: list[Choice]) -> list[Row]:
+        """A position on for each token, or for the one that was written before."""
+        rows: list[Row] = []
+        for at in range(max(1, len(choices))):
+            sequence.reach(sequence.position + 1)
+            rows += [self._write(sequence, choice) for choice in choices[at : at + 1]]
+            self._trace_decode(sequence)
+        return rows
 
     def _write(self, sequence: Sequence, choice: Choice) -> Row:
         return sequence.write(choice, self._end_ids, self._budget.context)
 
-    def _publish(self, rows: list[Row], seconds: float, again: Iterable[Seq] = ()) -> None:
+    def _publish(
+        self, rows: list[Row], seconds: float, again: Iterable[Seq] = (), *, drafted: int = 0, accepted: int = 0
+    ) -> None:
         """Says the rows; who has written its last token is forgotten."""
-        self._facts.append(Decoded(self._in_force().n, tuple(rows), seconds, tuple(again)))
+        self._facts.append(Decoded(self._in_force().n, tuple(rows), seconds, tuple(again), drafted, accepted))
         for row in rows:
             if row.ended is not None:
                 self._forget(self._sequences[row.seq])

@@ -20,18 +20,20 @@ Parts = Mapping[str, Iterable[bytes | memoryview]]
 
 
 def engine_parts(sequence: Sequence) -> Parts:
-    """The parts that the engine itself keeps, as bytes.
+    """The parts that the engine itself keeps, as bytes; `drafter` where it has one.
 
     `chunk` says how far the half-done chunk is; what is in its workspace is the model's, and a scratch until it ends.
+    How much is offered is no part: it follows the schedule, and decides no token.
     """
     chunk = sequence.chunk
     half = "none" if chunk is None else f"{chunk.start}..{chunk.end}: {chunk.done} of {chunk.total}"
-    return {
+    parts = {
         "tokens": (np.asarray((*sequence.prompt, *sequence.repeated), dtype="<i8").tobytes(),),
         "position": (str(sequence.position).encode(),),
         "sampler": (repr(sequence.sampling).encode(), str(len(sequence.repeated)).encode()),
         "chunk": (half.encode(),),
     }
+    return parts if sequence.drafter is None else {**parts, "drafter": (sequence.drafter.state(),)}
 
 
 def digests(*parts: Parts) -> dict[str, str]:

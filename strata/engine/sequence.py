@@ -6,12 +6,14 @@ A room of its own because it is all that a parked sequence is.  Knows no step, n
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Set
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from strata.engine.draft import Drafter, Zeal
 from strata.engine.sampling import Choice, choose
 from strata.errors import SequenceFailed
 from strata.messages import Open, Row
@@ -49,7 +51,8 @@ class HalfChunk:
 class Sequence:
     """One sequence.  `position` tokens have their keys and values written; the models see it through `pages`."""
 
-    def __init__(self, opened: Open, *, chunk_tokens: int, page_tokens: int) -> None:
+    def __init__(self, opened: Open, *, chunk_tokens: int, page_tokens: int, speculate: int = 0) -> None:
+        """`speculate`: how many tokens it may offer beyond its next one."""
         self.seq = opened.seq
         self.prompt = opened.tokens
         self.sampling = opened.sampling
@@ -62,6 +65,8 @@ class Sequence:
         self.chunk: HalfChunk | None = None
         self.said_wants = False
         """Whether `Wants` was said since the last grant."""
+        self.drafter = Drafter(self.prompt, self.written) if speculate else None
+        self.zeal = Zeal(speculate)
         self._chunk_tokens = chunk_tokens
         self._page_tokens = page_tokens
 
@@ -108,6 +113,54 @@ class Sequence:
         end = self.chunk_end if self.unread else self.position + 1
         return end <= len(self.pages) * self._page_tokens
 
+    @property
+    def next_input(self) -> int:
+        """What is decoded next: the last that it wrote, but for one that repeats what was written before."""
+        return self.written[self.position - len(self.prompt)]
+
+    def reach(self, position: int) -> None:
+        """The keys and values below `position` are written."""
+        self.position = position
+        if self.drafter is not None:
+            self.drafter.reach(position)
+
+    def offer(self, most: int, context: int) -> tuple[int, ...]:
+        """At most so many tokens that may follow its next input, as far as pages, `max_tokens` and context go.
+
+        Beside what is repeated nothing is offered.
+        """
+        if self.drafter is None or self.repeats:
+            return ()
+        rows_left = min(
+            len(self.pages) * self._page_tokens - self.position,
+            self.sampling.max_tokens - len(self.written),
+            context - 1 - self.position,
+        )
+        return self.drafter.offer(min(most, self.zeal.count, rows_left - 1))
+
+    def next_tokens(
+        self, logits: Iterable[NDArray[np.float32]], offered: Iterable[int], end_ids: Set[int], context: int
+    ) -> list[Choice]:
+        """The tokens after the last one, each from its row, up to the first that is not the one offered for the next
+        row, or that is the last of all.  Changes nothing.  Raises SequenceFailed where there is not even one.
+        """
+        written, choices = self.written, list[Choice]()
+        for row, follows in zip_longest(logits, offered):
+            try:
+                choices.append(choose(row, self.sampling, prompt=self.prompt, written=written, end_ids=end_ids))
+            except SequenceFailed:
+                # What was chosen before it counts; the same comes again when its row is the first.
+                if not choices:
+                    raise
+                break
+            token = choices[-1].token
+            if token != follows:
+                break
+            written = [*written, token]
+            if self._end(token, len(written), end_ids, context):
+                break
+        return choices
+
     def next_token(self, logits: NDArray[np.float32], end_ids: Set[int]) -> Choice:
         """The token after the last one.  Changes nothing.  Raises SequenceFailed."""
         return choose(logits, self.sampling, prompt=self.prompt, written=self.written, end_ids=end_ids)
@@ -115,14 +168,15 @@ class Sequence:
     def write(self, choice: Choice, end_ids: Set[int], context: int) -> Row:
         """Takes the chosen token as its next; the row says whether it was the last (`context`: tokens)."""
         self.written.append(choice.token)
-        ended = self._end(choice.token, end_ids, context)
+        ended = self._end(choice.token, len(self.written), end_ids, context)
         return Row(self.seq, choice.token, ended, choice.logprob, choice.top)
 
-    def _end(self, token: int, end_ids: Set[int], context: int) -> Literal["stop", "length"] | None:
+    def _end(self, token: int, written: int, end_ids: Set[int], context: int) -> Literal["stop", "length"] | None:
+        """Whether the token, with which so many are written, is the last."""
         if token in end_ids and not self.sampling.ignore_eos:
             return "stop"
-        full = len(self.prompt) + len(self.written) >= context
-        return "length" if full or len(self.written) >= self.sampling.max_tokens else None
+        full = len(self.prompt) + written >= context
+        return "length" if full or written >= self.sampling.max_tokens else None
 
 
 def check_tokens(opened: Open, *, vocab_size: int, context: int, page_tokens: int) -> None:

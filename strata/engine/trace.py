@@ -1,7 +1,7 @@
 """What the engine did and what state it left, one JSON line a slice or decoded row; and how two runs differ.
 
 A room of its own because it must change nothing: it is told of what was done, and reads.  Two traces are compared
-sequence by sequence, so that another interleaving alone is no difference.
+sequence by sequence, so that another interleaving alone is no difference; nor are other windows of offered tokens.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Trace:
         """A row of a decode step."""
         self._write({"seq": seq, "what": "decode", "position": position, "token": token, "state": state})
 
+    def window(self, seq: Seq, *, position: int, offered: int, accepted: int) -> None:
+        """Tokens were offered from the one after `position` on, and so many accepted.  Their rows follow."""
+        self._write({"seq": seq, "what": "window", "position": position, "offered": offered, "accepted": accepted})
+
     def close(self) -> None:
         self._file.close()
 
@@ -77,12 +81,14 @@ def _read(path: Path) -> dict[int, list[_Line]]:
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             values = json.loads(text)
-            missing = {"seq", "what", "position", "state"} - values.keys()
+            named = {"seq", "what", "position"} | ({"state"} if values.get("what") != "window" else set())
+            missing = named - values.keys()
         except (ValueError, AttributeError):
             raise ValueError(f"{path}: line {number} is not a trace's") from None
         if missing:
             raise ValueError(f"{path}: line {number} has no {', '.join(sorted(missing))}")
-        lines.setdefault(values["seq"], []).append(_Line(number, values))
+        if values["what"] != "window":
+            lines.setdefault(values["seq"], []).append(_Line(number, values))
     return lines
 
 

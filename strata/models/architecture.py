@@ -36,7 +36,7 @@ class SequenceView(Protocol):
 
 @frozen
 class DecodeRow:
-    """One sequence's part of a decode step: `token` stands at `position`, and the logits after it are asked for."""
+    """One row of a decode step: `token` stands at `position`, and the logits after it are asked for."""
 
     handle: SequenceView
     token: int
@@ -110,7 +110,11 @@ class Model(Protocol):
         ...
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
-        """One step of several sequences: writes each row's keys and values at its position; logits in order of rows."""
+        """One step of several sequences: writes each row's keys and values at its position; logits in order of rows.
+
+        Several rows may be of one sequence, at positions that follow each other, in order: each takes in those before
+        it, and has the bits that it has when they come one by one.
+        """
         ...
 
     def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:

@@ -177,7 +177,10 @@ class Ops(Protocol):
         places: Sequence[tuple[Sequence[int], int]],
         out: Array,
     ) -> None:
-        """The same for rows that come alone, each with its sequence's pages and its position."""
+        """The same for rows that come alone, each with its sequence's pages and its position.
+
+        All keys and values are stored before any row attends, so that one may attend to others of the same call.
+        """
         ...
 
     def numbers(self, array: Array) -> NDArray[np.float32]:

@@ -146,8 +146,9 @@ class ChaosEngine:
         return [fact]
 
     def _fail_first(self, decoded: Decoded) -> list[FromEngine]:
-        failing, *rest = decoded.rows
-        if failing.ended is None:
+        failing = decoded.rows[0]
+        rest = [row for row in decoded.rows if row.seq != failing.seq]
+        if not any(row.ended for row in decoded.rows if row.seq == failing.seq):
             self._failed.add(failing.seq)
             self._engine.handle(Close(failing.seq))
             self._collect()

@@ -227,6 +227,19 @@ async def test_tokens_come_in_order_and_the_end_after_them_once() -> None:
     assert bench.told(1) == []
 
 
+async def test_what_was_drafted_and_accepted_is_counted_and_all_its_tokens_come() -> None:
+    bench = await started(1)
+    bench.turn(ChunkRead(Seq(1), 40, 0.1), Decoded(1, (Row(Seq(1), 5),), 0.0))
+    rows = tuple(Row(Seq(1), token) for token in (6, 7, 8))
+    bench.turn(Decoded(1, rows, 0.1, drafted=3, accepted=2), Decoded(1, (Row(Seq(1), 9),), 0.1, drafted=1))
+    tokens = [row.token for told in bench.told(1) if isinstance(told, Tokens) for row in told.rows]
+    assert tokens == [5, 6, 7, 8, 9]
+    names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "generation_tokens")
+    labels = {"model_name": "model", "engine": "0"}
+    counted = [bench.metrics.registry.get_sample_value(f"vllm:{name}_total", labels) for name in names]
+    assert counted == [4, 2, 5]
+
+
 @pytest.mark.parametrize("withdrawn_first", [True, False])
 async def test_a_withdrawal_wins_over_an_end_that_comes_in_the_same_batch(withdrawn_first: bool) -> None:
     """R9: if both happen between two messages, cancel wins; the tokens that came with it are dropped."""

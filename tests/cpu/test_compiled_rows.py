@@ -275,6 +275,17 @@ def test_a_row_stores_itself_and_looks_at_nothing_after_it_nor_at_the_pages_numb
                 assert stored.tobytes() == case.values[position].tobytes()
 
 
+def test_rows_that_follow_each_other_attend_to_those_before_them_in_the_same_call() -> None:
+    case = Case(SHAPES[0])
+    for count in THREADS:
+        with pool(count) as threads:
+            for first in (0, 60, 505):
+                cache, pages = case.stored(max(first, 1))
+                places = list(range(first, first + 9))
+                expected = case.attend(threads, *case.stored(TOKENS), places)
+                assert case.attend(threads, cache, pages, places).tobytes() == expected.tobytes()
+
+
 def test_very_large_scores_do_not_overflow() -> None:
     case = Case(SHAPES[0])
     case.queries *= np.float32(1000)

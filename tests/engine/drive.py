@@ -57,13 +57,14 @@ class Drive:
         workspaces: int = 2,
         context: int = CONTEXT,
         slots: int = SLOTS,
+        speculate: int = 0,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.model: Any = model or ToyModel()
         self.engine = Engine(
             self.model,
-            EngineSettings(chunk_tokens=chunk, page_tokens=page, max_half_read=workspaces),
+            EngineSettings(chunk_tokens=chunk, page_tokens=page, max_half_read=workspaces, speculate=speculate),
             Budget(pages, page, context, rows=8, slots=slots),
             trace=trace,
             clock=clock or getattr(self.model, "watch", None) or count().__next__,

@@ -49,13 +49,13 @@ def test_a_named_size_is_taken_whole():
 
 
 def test_a_context_that_is_not_a_multiple_of_pages_has_room():
-    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100, rows=3, slots=6)
+    assert planned(context=100, max_running=3) == Budget(pages=6, page_tokens=64, context=100, rows=4, slots=6)
     assert planned(context=100, max_running=3, page_tokens=7).pages == 45
 
 
 def test_a_shorter_context_is_kept():
     assert plan(ToyModel(context=4096), EngineSettings(context=128), max_running=2, free_bytes=10**9) == Budget(
-        pages=4, page_tokens=64, context=128, rows=2, slots=4
+        pages=4, page_tokens=64, context=128, rows=4, slots=4
     )
 
 

@@ -92,6 +92,8 @@ METRICS = {
     "vllm:prefix_cache_queries": PLAIN,
     "vllm:prefix_cache_hits": PLAIN,
     "vllm:generation_tokens": PLAIN,
+    "vllm:spec_decode_num_draft_tokens": PLAIN,
+    "vllm:spec_decode_num_accepted_tokens": PLAIN,
     "vllm:request_success": PLAIN | {"finished_reason"},
     "vllm:time_to_first_token_seconds": PLAIN,
     "vllm:inter_token_latency_seconds": PLAIN,

@@ -12,7 +12,7 @@ from reference_llama import reference_logits
 
 from strata.cpu.device import open_cpu
 from strata.errors import ModelError
-from strata.models.architecture import Model
+from strata.models.architecture import DecodeRow, Model
 from strata.models.file import open_model
 from strata.models.make import make_model
 from strata.testing.tiny_model import write_tiny_model
@@ -181,6 +181,25 @@ def test_a_decoded_row_has_the_same_bits_alone_and_among_others(model: Model, to
             reader.logits = logits
             reader.position += 1
         assert [reader.bits() for reader in readers] == alone[picked]
+
+
+@pytest.mark.parametrize("start", [1, 62, 200, 509])
+def test_rows_of_one_sequence_have_the_bits_that_they_have_one_by_one(
+    model: Model, tokens: list[int], start: int
+) -> None:
+    """Each attends to those before it in the same step, also where that is computed in several goes, or beside others;
+    what stands behind in the pages from rows that were dropped is written over."""
+    one_by_one = new(model).read(tokens[:start])
+    alone = [one_by_one.decode(token).bits() for token in tokens[start : start + 9]]
+    for count in (2, 4, 5, 9):
+        reader, other = new(model, half=1).read(tokens[:start]), new(model, 7).read(tokens[:70])
+        dropped = [DecodeRow(reader, 3, start + at) for at in range(9)]
+        model.decode(dropped)
+        rows = [DecodeRow(reader, token, start + at) for at, token in enumerate(tokens[start : start + count])]
+        for logits, bits in zip(model.decode([*rows, other.row(5)]), alone[:count], strict=False):
+            reader.logits = logits
+            reader.position += 1
+            assert reader.bits() == bits
 
 
 def test_a_step_of_no_rows_computes_nothing(model: Model) -> None:

@@ -191,6 +191,21 @@ def test_facts_about_one_that_is_forgotten_are_dropped():
     assert scheduler.take_ended() == ()
 
 
+def test_several_tokens_of_one_step_all_count_and_the_last_may_end_it():
+    house = desk(max_running=4)
+    one, other = house.submit(30, 50), house.submit(30, 50)
+    house.run(20)
+    scheduler, now = house.scheduler, house.now
+    before = {seq: scheduler.figures(seq, now) for seq in (one, other)}
+    rows = (Row(one, 3), Row(one, 4), Row(one, 2, "stop"), Row(other, 5))
+    assert scheduler.decoded(Decoded(1, rows, 0.4, drafted=3, accepted=2), now) == rows
+    [ended] = scheduler.take_ended()
+    assert (ended.seq, ended.outcome) == (one, Completed("stop"))
+    for seq, figures, count in ((one, ended.figures, 3), (other, scheduler.figures(other, now), 1)):
+        assert figures.written_tokens == before[seq].written_tokens + count
+        assert figures.engine_s == pytest.approx(before[seq].engine_s + 0.1 * count)
+
+
 def test_each_end_is_told_once_and_its_record_goes_with_the_next():
     house = desk()
     scheduler = house.scheduler
