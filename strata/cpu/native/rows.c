@@ -1,8 +1,8 @@
 /* Products of rows with weights that stay as the file has them, and norms.  Compiled for every instruction set.
  *
  * One sum is W lanes, each of every W-th element in the order that the kind of weights has (arranged.h), and the lanes
- * are added up in one fixed order at the end (lanes.h).  A lone row takes its weights from their blocks to the sum, where
- * it can; several rows share weights that are made into floats first, a few outputs at a time, and the sums are the same.
+ * are added up in one fixed order at the end (lanes.h).  A few rows take their weights from their blocks to the sums, where
+ * they can; more of them share weights that are made into floats first, a few outputs at a time, and the sums are the same.
  */
 #include "rows.h"
 
@@ -104,10 +104,90 @@ static void lone_row(const struct part *part, long first, long count, const floa
     case KINDS: break;
     }
 }
-#define LONE 1
+
+/* -- a few rows -------------------------------------------------------------------------------------------------- */
+
+/* OUTPUTS outputs of `rows` rows (a constant), each with each; the weights don't leave their registers. */
+INLINE void few(enum kind kind, const uint8_t *row, long row_bytes, const float *const x[ROWS], const int rows,
+                long columns, float out[ROWS][OUTPUTS])
+{
+    lanes sums[ROWS][OUTPUTS], weights[VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int o = 0; o < OUTPUTS; o++)
+            sums[r][o] = v_zero();
+    for (long at = 0; at < columns / BLOCK; at++)
+#pragma GCC unroll 2
+        for (int o = 0; o < OUTPUTS; o++) {
+            __builtin_prefetch(row + o * row_bytes + at * block_bytes(kind) + AHEAD);
+            arranged_block(kind, row + o * row_bytes, at, weights);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++)
+                add_block(weights, x[r] + BLOCK * at, &sums[r][o]);
+        }
+    if (has_rest(kind, columns)) {
+        float rest[BLOCK];
+        for (int r = 0; r < rows; r++) {
+            rest_of(x[r], columns, rest);
+            for (int o = 0; o < OUTPUTS; o++) {
+                rest_of_weights(kind, row + o * row_bytes, columns, weights);
+                add_block(weights, rest, &sums[r][o]);
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; r += 2)
+        v_sums((lanes[4]){sums[r][0], sums[r][1], sums[r + 1][0], sums[r + 1][1]}, out[r]);
+}
+
+/* `count` outputs from `first` on, of 2 to ROWS rows of x; the third of three is computed twice. */
+INLINE void few_outputs(enum kind kind, const struct part *part, long first, long count, struct floats x, float *out,
+                        long stride)
+{
+    const uint8_t *row = part->data + first * part->row_bytes;
+    const float *inputs[ROWS];
+    float sums[ROWS][OUTPUTS];
+    for (long r = 0; r < ROWS; r++)
+        inputs[r] = x.at + (r < x.rows ? r : x.rows - 1) * x.stride;
+    for (long at = 0; at < count; at += OUTPUTS) {
+        int real = count - at < OUTPUTS ? (int)(count - at) : OUTPUTS;
+        const uint8_t *weights = row + at * part->row_bytes;
+        long row_bytes = real == OUTPUTS ? part->row_bytes : 0;
+        if (x.rows == 2)
+            few(kind, weights, row_bytes, inputs, 2, part->columns, sums);
+        else
+            few(kind, weights, row_bytes, inputs, ROWS, part->columns, sums);
+        for (long r = 0; r < x.rows; r++)
+            memcpy(out + r * stride + at, sums[r], real * sizeof **sums);
+    }
+}
+
+static void few_rows(const struct part *part, long first, long count, struct floats x, float *out, long stride)
+{
+    switch (part->kind) {
+#define CASE(kind) case kind: few_outputs(kind, part, first, count, x, out, stride); break
+    CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
+    CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+#undef CASE
+    case KINDS: break;
+    }
+}
+
+/* Any number of rows, ROWS at a time. */
+static void row_by_row(const struct part *part, long first, long count, struct floats x, float *out, long stride)
+{
+    for (long at = 0; at < x.rows; at += ROWS) {
+        struct floats some = x;
+        some.at = x.at + at * x.stride;
+        some.rows = x.rows - at < ROWS ? x.rows - at : ROWS;
+        if (some.rows == 1)
+            lone_row(part, first, count, some.at, out + at * stride);
+        else
+            few_rows(part, first, count, some, out + at * stride, stride);
+    }
+}
+#define FEW 16
 #else
 /* Without wide registers it gains nothing, and takes a compiler a minute. */
-#define LONE 0
+#define FEW 0
 #endif
 
 /* -- several rows ------------------------------------------------------------------------------------------------ */
@@ -211,9 +291,9 @@ static void several_rows(const float *const weights[OUTPUTS], struct floats x, i
 static void part_outputs(const struct part *part, long first, long count, struct floats x, float *out, long stride,
                          float *room)
 {
-#if LONE
-    if (x.rows == 1) {
-        lone_row(part, first, count, x.at, out);
+#if FEW
+    if (x.rows <= FEW) {
+        row_by_row(part, first, count, x, out, stride);
         return;
     }
 #endif
