@@ -49,6 +49,8 @@ class WatchedDesk(Desk):
         """Pages that are moving."""
         self.left: dict[Seq, int] = {}
         """Tokens still to read, by what was heard."""
+        self.known: dict[Seq, int] = {}
+        """Tokens that it need not read since it was last opened."""
         self.changes: dict[Seq, int] = {}
         self.ran: dict[Seq, int] = {}
         """Slices and steps under the step that placed it, or a newer one."""
@@ -101,6 +103,7 @@ class WatchedDesk(Desk):
         self.somebody_runs()
         self.displacements_have_their_reasons(states, purses)
         # What was known when it came may be gone: until it starts, it counts by the former.
+        self.known |= {opening.seq: opening.known for opening in decision.opens}
         self.left |= {opening.seq: self.asked[opening.seq].prompt - opening.known for opening in decision.opens}
         return decision
 
@@ -112,9 +115,7 @@ class WatchedDesk(Desk):
                 self.left[seq] = self.asked[seq].prompt - position
                 self.has_run(seq)
             case Progress(seq, chunk, done, total):
-                start, prompt = chunk * self.work.chunk_tokens, self.asked[seq].prompt
-                tokens = min(prompt - start, self.work.chunk_tokens)
-                self.left[seq] = prompt - start - tokens * done // total
+                self.left[seq] = self._left_in(chunk, done, total, seq)
                 self.has_run(seq)
             case Decoded(_, rows, _, again):
                 for seq in (*again, *(row.seq for row in rows)):
@@ -127,6 +128,13 @@ class WatchedDesk(Desk):
         for seq in self.live:
             stands = len(self.tokens.get(seq, ())), self.asked[seq].prompt - self.left.get(seq, self.asked[seq].prompt)
             self.stands[seq] = self._whole_chunks(stands, seq)
+
+    def _left_in(self, chunk: int, done: int, total: int, seq: Seq) -> int:
+        # Of the first chunk only what was not known is read.
+        start = max(chunk * self.work.chunk_tokens, self.known.get(seq, 0))
+        prompt = self.asked[seq].prompt
+        tokens = min(prompt, (chunk + 1) * self.work.chunk_tokens) - start
+        return prompt - start - tokens * done // total
 
     def _whole_chunks(self, stands: tuple[int, int], seq: Seq) -> tuple[int, int]:
         written, read = stands
@@ -193,14 +201,18 @@ class WatchedDesk(Desk):
 
     def displacements_have_their_reasons(self, states: dict[Seq, str | None], purses: dict[int, float]) -> None:
         new = {seq: self.news(seq) for seq in self.live}
-        parked = {seq: c[-1].reason for seq, c in new.items() if c and c[-1].state.parked and c[-1].reason in STARTS}
+        taken = self.rows_taken(states, new)
+        changes = [(seq, change) for seq, several in new.items() for change in several]
+        # Who takes a place may have to leave it at once, for want of pages.
+        takers = [(seq, change.reason) for seq, change in changes if not change.state.parked]
+        parked = {seq: change.reason for seq, change in changes if change.state.parked and change.reason in STARTS}
         placed = {seq: c[-1].reason for seq, c in new.items() if c and not c[-1].state.parked}
         self.suspects_run_alone(placed)
         assert not parked or self.settings.preempt != "off"
         for runs, reason in parked.items():
             assert self.ran[runs], "displaced before its first slice"
-            takers = [seq for seq, why in placed.items() if why == reason]
-            assert any(self.holds(reason, seq, runs, states, purses) for seq in takers)
+            waits = [seq for seq, why in takers if why == reason]
+            assert any(self.holds(reason, seq, runs, states, purses, taken) for seq in waits)
         for seq, reason in placed.items():
             if reason in {*STARTS, "suspect"}:
                 self.placed[seq], self.ran[seq], self.runs_since[seq] = self.steps[-1].n, 0, self.now
@@ -237,7 +249,13 @@ class WatchedDesk(Desk):
         return self.now < since + self.settings.quantum_s - TINY
 
     def holds(
-        self, reason: str, waits: Seq, runs: Seq, states: dict[Seq, str | None], purses: dict[int, float]
+        self,
+        reason: str,
+        waits: Seq,
+        runs: Seq,
+        states: dict[Seq, str | None],
+        purses: dict[int, float],
+        taken: int,
     ) -> bool:
         taker, gives = self.asked[waits], self.asked[runs]
         if reason == "level":
@@ -259,12 +277,18 @@ class WatchedDesk(Desk):
             younger = self.rank(runs) < self.rank(waits)
             paid = purse > 0 or (states[runs] == "decoding" and self.settings.max_running > 1)
             return has_run and has_waited and (paid or not younger)
-        shorter = 2 * self.need(waits) <= self.need(runs) if states[runs] == "reading" else self.all_rows_ran(states)
+        no_row_is_free = taken >= self.settings.max_running
+        shorter = 2 * self.need(waits) <= self.need(runs) if states[runs] == "reading" else no_row_is_free
         unprotected = not self.is_protected(runs)
-        return purse > 0 and states[waits] in ("queued", "parked (reading)") and shorter and unprotected
+        # One that read when it was refused a page may take another's place at once.
+        reads = states[waits] in ("queued", "parked (reading)", "reading")
+        return purse > 0 and reads and shorter and unprotected
 
-    def all_rows_ran(self, states: dict[Seq, str | None]) -> bool:
-        return sum(state in ("reading", "decoding") for state in states.values()) == self.settings.max_running
+    def rows_taken(self, states: dict[Seq, str | None], new: dict[Seq, tuple[Change, ...]]) -> int:
+        """By those that ran before the decision, and those that it first let into rows that were free."""
+        ran = sum(states[seq] in ("reading", "decoding") for seq in new)
+        changes = [change for several in new.values() for change in several if change.reason in STARTS]
+        return ran + sum(-1 if change.state.parked else 1 for change in changes)
 
     def need(self, seq: Seq) -> int:
         """Of a queued one the least that it can be."""
