@@ -119,7 +119,7 @@ class ModelEngine:
         self.total_slots = slots
         self.moves: deque[SwapOut | SwapIn] = deque()
         self.moved = 0
-        """Pages, since a slice or a step ran, while one could."""
+        """Pages, since a slice or a step ran, or nobody could: so many hold up those that can."""
         self.now = 0.0
         self.deaf = 0
         self.inbox: deque[ToEngine] = deque()
@@ -260,7 +260,8 @@ class ModelEngine:
         move = self.moves[0]
         may_run = [self.sequences[seq] for seq in _allowed(self.step) if seq in self.sequences]
         # As far as it has heard all that it was told.
-        self.moved += not self.inbox and any(self._can_run(sequence) for sequence in may_run)
+        if not self.inbox:
+            self.moved = self.moved + 1 if any(self._can_run(sequence) for sequence in may_run) else 0
         self.now += self.work.move_s
         self._pages_moved += 1
         self.ran += 1
