@@ -65,7 +65,7 @@ def test_each_error_has_its_status_and_the_one_shape(error, status, kind, param,
 def test_every_error_that_a_request_can_meet_is_in_the_table():
     kinds = [kind for kind in vars(strata.errors).values() if isinstance(kind, type) and issubclass(kind, StrataError)]
     untold = [kind for kind in kinds if not any(base in TABLE for base in kind.__mro__)]
-    ours = {"StrataError", "IllegalTransition", "ActorGone", "DeviceFault"}
+    ours = {"StrataError", "IllegalTransition", "ActorGone", "DeviceFault", "OutOfDeviceMemory"}
     assert {kind.__name__ for kind in untold if not issubclass(kind, StartError)} <= ours
 
 
