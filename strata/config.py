@@ -264,6 +264,11 @@ class HostSettings:
         _optional(_whole(64)),
         "memory that the engine's process may take, the mapped model file aside; unset: what there is",
     )
+    engine_start_s: float = _setting(
+        600.0,
+        _number(0, 86400, open_low=True),
+        "how long the engine's process may take to load the model; one that takes longer is killed",
+    )
     watchdog_floor_s: float = _setting(
         30.0,
         _number(0, 86400, open_low=True),

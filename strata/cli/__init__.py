@@ -6,6 +6,7 @@ Exit codes: 0 it did what was asked, 1 the answer is no (`trace diff`, `doctor`)
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 
@@ -51,6 +52,13 @@ def main(argv: list[str] | None = None) -> None:
         code = CANT_START
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except OSError as problem:
+        # What is written to has gone away, or is full; anything else is a bug, and is to be seen.
+        if problem.errno not in (errno.EPIPE, errno.ENOSPC, errno.EBADF):
+            raise
+        say(f"strata: the output can't be written ({problem.strerror})", sys.stderr)
+        hush_if_broken(sys.stdout)
+        code = CANT_START
     # What could not be logged is no reason for another exit code.
     hush_if_broken(sys.stderr)
     sys.exit(code or 0)

@@ -49,7 +49,7 @@ def chat(question: str | None, model: str | None, system: str | None, **flags: A
         if question is not None:
             conversation.say(question)
         else:
-            if sys.stdin.isatty():
+            if _at_a_terminal():
                 click.secho(f"{background.model.id}; /help tells what else can be typed", dim=True)
             talk(conversation, _read_line)
 
@@ -158,4 +158,11 @@ def _read_line() -> str:
     # Gives input() a history and line editing where the system has it.
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401
-    return input("> " if sys.stdin.isatty() else "")
+    if sys.stdin is None:
+        raise EOFError
+    return input("> " if _at_a_terminal() else "")
+
+
+def _at_a_terminal() -> bool:
+    # Whoever started us may have closed it.
+    return sys.stdin is not None and sys.stdin.isatty()

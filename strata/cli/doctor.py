@@ -155,7 +155,7 @@ def _settings(settings: Settings, context: click.Context) -> Iterator[Finding]:
     path = config_path(context)
     yield Finding("config file", f"{user_config_path()} (not there)" if path is None else str(path))
     seen: set[str] = set()
-    for part in (settings.serve, settings.scheduler, settings.engine, settings.requests):
+    for part in (settings.serve, settings.scheduler, settings.engine, settings.hosting, settings.requests):
         for field in attrs.fields(type(part)):
             value = getattr(part, field.name)
             if field.name in seen:

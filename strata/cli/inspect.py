@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -63,7 +64,11 @@ class Server:
 
     def look(self) -> rich.table.Table:
         """Its actors now, as a table.  Raises NoAnswer."""
-        return table(self._get("/admin/actors")["actors"], title=self.url, now=time.time())
+        answer = self._get("/admin/actors")
+        try:
+            return table(answer["actors"], title=self.url, now=time.time())
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise NoAnswer(f"{self.url} doesn't answer as a Strata server does; is it one?") from error
 
     def _get(self, path: str) -> Any:
         headers = {} if self.admin_key is None else {"Authorization": f"Bearer {self.admin_key}"}
@@ -72,8 +77,9 @@ class Server:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 return json.loads(answer.read(MOST_BYTES))
         except urllib.error.HTTPError as error:
+            error.close()
             raise NoAnswer(_refused(self.url, error.code)) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise NoAnswer(f"{self.url} doesn't answer as a Strata server ({_why(error)}); is one there?") from error
 
 
@@ -123,5 +129,6 @@ def _refused(url: str, status: int) -> str:
 
 
 def _why(error: Exception) -> str:
-    reason = getattr(error, "reason", error)
-    return str(reason) or type(error).__name__
+    """In printable words: whoever answered may have said anything."""
+    reason = str(getattr(error, "reason", error)) or type(error).__name__
+    return "".join(c if c.isprintable() else " " for c in reason)[:200]

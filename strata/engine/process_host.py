@@ -55,6 +55,7 @@ class ProcessHost:
         self._patience_s = patience_s
         self._max_backlog = max_backlog
         self._watchdog = Watchdog(self._settings.watchdog_floor_s)
+        self._building_s = 0.0
         self._early: list[ToEngine] | None = []
         """What was told before there was anybody to tell; None from then on."""
         self._child: ChildProcess | None = None
@@ -159,11 +160,17 @@ class ProcessHost:
         while True:
             await trio.sleep(self._watchdog.look_s)
             if not self._ready:
-                # It takes what time it needs to be built.
+                self._wait_for_it(child)
                 continue
             if self._watchdog.look():
                 self._kill(child, self._watchdog.verdict)
             self._tell(child, Ping())
+
+    def _wait_for_it(self, child: ChildProcess) -> None:
+        """A large model on a slow disk may take minutes; one that is never built must not be waited for for ever."""
+        self._building_s += self._watchdog.look_s
+        if self._building_s > self._settings.engine_start_s:
+            self._kill(child, f"it was not built within {self._settings.engine_start_s:g} s")
 
     def _tell(self, child: ChildProcess, message: ToEngine | Ping) -> None:
         child.line.tell(message)

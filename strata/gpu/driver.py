@@ -12,7 +12,7 @@ def load_driver() -> Any:
     try:
         import pycuda
     except ImportError:
-        raise DeviceMissing("PyCUDA is not installed: `pip install 'strata-serve[cuda]'`") from None
+        raise DeviceMissing("PyCUDA is not installed: `pip install '.[cuda]'` in the project's folder") from None
     try:
         import pycuda.driver
     except ImportError as error:

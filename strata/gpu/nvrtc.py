@@ -82,7 +82,7 @@ def _load() -> ctypes.CDLL:
             continue
     for path in wheels():
         return _open(path)
-    raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install 'strata-serve[cuda]'`")
+    raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install '.[cuda]'`")
 
 
 def wheels() -> Iterator[Path]:

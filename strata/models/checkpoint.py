@@ -248,7 +248,7 @@ def _header(path: Path) -> tuple[Mapping[str, Any], int]:
         text = file.read(length)
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"the header of {path.name} is damaged; fetch it again") from error
     if len(text) < length or not isinstance(header, dict):
         raise ModelError(f"the header of {path.name} is damaged; fetch it again")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from strata.errors import ConfigError
 
-HOW_TO_GET_IT: Final = "a picture needs matplotlib: pip install 'strata-serve[plot]'"
+HOW_TO_GET_IT: Final = "a picture needs matplotlib: pip install matplotlib"
 MOST_POINTS: Final = 2000
 """A line of more points looks the same and takes megabytes."""
 

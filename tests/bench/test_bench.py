@@ -103,7 +103,7 @@ def test_what_can_not_be_written_or_drawn_is_refused_and_named(
         assert picture.read_bytes().startswith(b"\x89PNG")
     else:
         assert (code, out) == (2, "")
-        assert "pip install 'strata-serve[plot]'" in err
+        assert "pip install matplotlib" in err
 
 
 @pytest.mark.parametrize("arm", ["contention", "overhead"])

@@ -6,7 +6,9 @@ import io
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,47 @@ def test_the_lines_for_a_shell_name_the_command(shell: str) -> None:
 def test_bash_takes_the_lines() -> None:
     done = subprocess.run(["bash", "-n"], input=run("completion", "bash"), text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Somebody(BaseHTTPRequestHandler):
+    """Answers everything with the same bytes."""
+
+    says: bytes
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.says)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"\x1b[2J\xff\xfe nonsense\r\n\r\n",
+        *(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            for body in (
+                b"null",
+                b"[1, 2]",
+                b'{"actors": "x"}',
+                b'{"actors": [1, null]}',
+                b'{"actors": [{}]}',
+                b"[" * 9000,
+            )
+        ),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_inspect_of_something_else_says_so_in_one_line(says: bytes) -> None:
+    server = HTTPServer(("127.0.0.1", 0), type("Handler", (Somebody,), {"says": says}))
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    result = CliRunner().invoke(cli, ["inspect", f"http://127.0.0.1:{server.server_port}", "--once"])
+    thread.join()
+    server.server_close()
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: http://127.0.0.1")
+    assert result.output.count("\n") == 1
+    assert "\x1b" not in result.output

@@ -406,3 +406,10 @@ def test_an_engine_does_not_outlive_its_server(way: str) -> None:
 
 def _wait_readable(file: int) -> bool:
     return bool(select.select([file], [], [], PATIENCE_S)[0])
+
+
+async def test_an_engine_that_is_never_built_is_killed_in_the_end() -> None:
+    """B34: nobody waits for ever for what hangs while it loads."""
+    settings = HostSettings(engine_start_s=0.5, watchdog_floor_s=1.0)
+    with pytest.raises(StartError, match=r"not built within 0\.5 s"):
+        await start(named("never_built"), settings)

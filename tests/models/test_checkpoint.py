@@ -173,6 +173,10 @@ def cut(folder: Path) -> None:
         (holding("tokenizer.json", b"["), "tokenizer.json is damaged"),
         (holding("model.safetensors", b""), "no safetensors file"),
         (holding("model.safetensors", b"\xff" * 64), "no safetensors file"),
+        (
+            holding("model.safetensors", (9000).to_bytes(8, "little") + b"[" * 9000),
+            "header of model.safetensors is damaged",
+        ),
         (holding("model.safetensors", b"\x08" + b"\0" * 7 + b'{"a": 1}'), "damaged entry for a"),
         (
             holding("model.safetensors.index.json", b'{"weight_map": {"a": "../b.safetensors"}}'),
