@@ -94,8 +94,16 @@ def crash() -> Engine:
 
 
 def hold_the_interpreter() -> Engine:
-    """A native call that does not return and lets no other thread run."""
-    return Bad(lambda: ctypes.PyDLL(None).sleep(1000))
+    """A native call that does not return and lets no other thread run.
+
+    Before it the others get a moment, in which what was said is sent: a test waits for that.
+    """
+
+    def hold() -> None:
+        threading.Event().wait(0.5)
+        ctypes.PyDLL(None).sleep(1000)
+
+    return Bad(hold)
 
 
 def complain() -> Engine:

@@ -74,5 +74,5 @@ def test_a_picture_is_drawn_or_it_is_said_how_to_get_what_draws_it(tmp_path: Pat
         with pytest.raises(ConfigError, match="can't be written"):
             plot(tmp_path / "p.nothing", figures)
     else:
-        with pytest.raises(ConfigError, match=r"strata-serve\[plot\]"):
+        with pytest.raises(ConfigError, match="pip install matplotlib"):
             plot(path, figures)
