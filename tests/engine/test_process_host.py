@@ -72,10 +72,24 @@ async def life_of(spec: EngineSpec, *, settings: HostSettings | None = None, tok
     return deaths[0]
 
 
-def children() -> list[str]:
-    """Processes of ours that are there or have not been buried."""
+def all_children() -> list[str]:
     tasks = Path("/proc/self/task").iterdir()
     return [pid for task in tasks for pid in (task / "children").read_text().split()]
+
+
+_BEFORE: set[str] = set()
+"""What other tests have left running: multiprocessing keeps a process of its own."""
+
+
+@pytest.fixture(autouse=True)
+def _who_was_there() -> None:
+    _BEFORE.clear()
+    _BEFORE.update(all_children())
+
+
+def children() -> list[str]:
+    """Processes of this test that are there or have not been buried."""
+    return [pid for pid in all_children() if pid not in _BEFORE]
 
 
 def open_files() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import suppress
 from math import nextafter
@@ -545,4 +546,6 @@ def is_death(outcome: Outcome) -> bool:
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+# The same histories each time, so that a change is judged by what it changes; STRATA_WALK_EXAMPLES=2000 finds others.
+_MORE = int(os.environ.get("STRATA_WALK_EXAMPLES", "0"))
+TestWalk.settings = settings(max_examples=_MORE or 60, stateful_step_count=40, deadline=None, derandomize=not _MORE)

@@ -15,17 +15,19 @@ WAYS = ["close", "reset", "half_close"]
 
 @pytest.fixture(scope="module")
 def server(default_model_path: Path) -> Iterator[Server]:
-    """One row, so that a second request waits or takes the row."""
+    """One row, so that a second request waits or takes the row; and every prompt is read, however often it came."""
     flags = ("--policy", "preempt", "--chunk-tokens", "128", "--kv-mib", "512", "--max-priority", "10")
+    flags = (*flags, "--no-prefix-cache")
     with served("--model", default_model_path, *flags) as server:
         yield server
 
 
 def in_state(server: Server, state: str) -> str:
-    """The id of the one request that is in this state, as soon as there is one."""
+    """The id of the one request that is in this state, as soon as there is one; its prompt is tokens by then."""
 
     def look() -> str | None:
-        return next((name for name, actor in server.requests().items() if actor["state"] == state), None)
+        found = server.requests().items()
+        return next((n for n, a in found if a["state"] == state and a["figures"]["prompt_tokens"]), None)
 
     return str(until(look, f"a request is {state}"))
 
