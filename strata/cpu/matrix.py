@@ -39,8 +39,12 @@ class Blocked(Protocol):
         """The rows for outputs start .. end - 1; of a gated matrix the gate's, then those that it lets through."""
         ...
 
+
+class Ungated(Blocked, Protocol):
+    """One whose rows are its outputs', so that they can be looked up."""
+
     def expand(self, rows: NDArray[np.int64], out: Floats) -> None:
-        """These rows of one that isn't gated.  Raises IndexError for a row that isn't there."""
+        """These rows.  Raises IndexError for one that isn't there."""
         ...
 
 
@@ -68,9 +72,6 @@ class GatedMatrix:
 
     def numbers(self, start: int, end: int, _scratch: Scratch) -> Floats:
         return self.weight[2 * start : 2 * end]
-
-    def expand(self, rows: NDArray[np.int64], out: Floats) -> None:
-        raise NotImplementedError("a gated matrix has no rows of one output")
 
 
 def load(parts: Sequence[Stored]) -> Matrix:

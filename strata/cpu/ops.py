@@ -18,7 +18,7 @@ from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape
 from strata.cpu.choice import NUMPY
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
-from strata.cpu.matrix import Blocked
+from strata.cpu.matrix import Blocked, Ungated
 from strata.cpu.quantised import Stored, expand, float32_bytes
 from strata.cpu.workers import Workers, aligned
 
@@ -94,7 +94,7 @@ class CpuOps:
     def matrix_bytes(self, tensor: Stored) -> int:
         return float32_bytes(tensor)
 
-    def matrix(self, parts: Sequence[Stored]) -> Blocked:
+    def matrix(self, parts: Sequence[Stored]) -> Ungated:
         return matrix.load(parts)
 
     def gated_matrix(self, gate: Stored, up: Stored) -> Blocked:
@@ -137,7 +137,7 @@ class CpuOps:
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
-    def embed(self, matrix: Blocked, tokens: NDArray[np.int64], out: Floats) -> None:
+    def embed(self, matrix: Ungated, tokens: NDArray[np.int64], out: Floats) -> None:
         """Raises IndexError for a token that the matrix doesn't have."""
         matrix.expand(tokens, out)
 
