@@ -43,19 +43,26 @@ def driver(fake_folder: Path) -> ctypes.CDLL:
 
 
 @pytest.fixture(scope="session")
+def compiler(fake_folder: Path) -> Path:
+    """The emulated compiler's file."""
+    return fake_folder / fakes.COMPILER
+
+
+@pytest.fixture(scope="session")
 def make_device(real_card: bool, request: pytest.FixtureRequest) -> Callable[..., object]:
     """Opens a device; `texts`: other kernels."""
     from strata.gpu.cubins import Cubins
     from strata.gpu.device import Device
     from strata.gpu.nvrtc import Nvrtc
 
-    folder = None
+    folder = compiler = None
     if not real_card:
         request.getfixturevalue("driver")
         folder = fakes.cubin_folder(request.getfixturevalue("fake_folder"))
+        compiler = request.getfixturevalue("compiler")
 
     def make(texts: Path | None = None) -> Device:
-        return Device(Cubins(Nvrtc(), folder, texts))
+        return Device(Cubins(Nvrtc(compiler), folder, texts))
 
     return make
 

@@ -53,9 +53,16 @@ def _build(library: Path, sources: list[str], *flags: str) -> None:
 
 
 def load(folder: Path) -> ctypes.CDLL:
-    """From now on this process finds these: a library that is there is known by its name.  Returns the driver."""
-    ctypes.CDLL(str(folder / COMPILER), mode=ctypes.RTLD_LOCAL)
-    return ctypes.CDLL(str(folder / DRIVER), mode=ctypes.RTLD_GLOBAL)
+    """The driver, which this process finds from now on: a library that is there is known by its name.
+
+    The compiler is not found so: whoever looked at the machine before may have loaded NVIDIA's, and the first of a name
+    stays.  Name its file instead.
+    """
+    ctypes.CDLL(str(folder / DRIVER), mode=ctypes.RTLD_GLOBAL)
+    driver = ctypes.CDLL(DRIVER)
+    if not hasattr(driver, "fakecuda_heal"):
+        raise RuntimeError("this process had loaded a real driver before the emulated one")
+    return driver
 
 
 def environ(folder: Path) -> dict[str, str]:

@@ -57,7 +57,7 @@ def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
     from strata.gpu.nvrtc import Nvrtc
     from strata.gpu.ops import GpuOps
 
-    ops = GpuOps(lambda: Device(Cubins(Nvrtc(), fakes.cubin_folder(folder), texts)))
+    ops = GpuOps(lambda: Device(Cubins(Nvrtc(folder / fakes.COMPILER), fakes.cubin_folder(folder), texts)))
     if canary != "linear.cu":
         attention(ops)
     if canary in (None, "linear.cu"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 import sys
 import threading
@@ -19,7 +20,6 @@ from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cubins import Cubins, cubin_cache, sources
 from strata.gpu.device import Device
-from strata.gpu.found import look
 from strata.gpu.nvrtc import Nvrtc, wheels
 from strata.gpu.ops import GpuOps
 from strata.gpu.staging import Staging
@@ -259,25 +259,25 @@ def test_a_kernel_file_that_is_wrong_is_refused_in_the_compilers_words(make_devi
     device.close()
 
 
-def test_a_cubin_is_compiled_once_and_anew_when_any_text_changes(driver: ctypes.CDLL, tmp_path: Path) -> None:
+def test_a_cubin_is_compiled_once_and_anew_when_any_text_changes(compiler: Path, tmp_path: Path) -> None:
     texts, kept = tmp_path / "texts", tmp_path / "kept"
     texts.mkdir()
     for path in sources().iterdir():
         (texts / path.name).write_text(path.read_text())
-    first = Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {})
+    first = Cubins(Nvrtc(compiler), kept, texts)("norm.cu", "sm_90", {})
     written = first.stat().st_mtime_ns
-    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {}) == first
+    assert Cubins(Nvrtc(compiler), kept, texts)("norm.cu", "sm_90", {}) == first
     assert first.stat().st_mtime_ns == written
-    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_80", {}) != first
+    assert Cubins(Nvrtc(compiler), kept, texts)("norm.cu", "sm_80", {}) != first
     (texts / "kernel.cuh").write_text((texts / "kernel.cuh").read_text() + "\n")
-    assert Cubins(Nvrtc(), kept, texts)("norm.cu", "sm_90", {}) != first
+    assert Cubins(Nvrtc(compiler), kept, texts)("norm.cu", "sm_90", {}) != first
     assert {path.suffix for path in kept.iterdir()} == {".cubin"}
 
 
-def test_a_cache_that_cannot_be_written_refuses_the_start(driver: ctypes.CDLL, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_refuses_the_start(compiler: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="can't be written"):
-        Cubins(Nvrtc(), tmp_path / "file" / "cubins")("norm.cu", "sm_90", {})
+        Cubins(Nvrtc(compiler), tmp_path / "file" / "cubins")("norm.cu", "sm_90", {})
 
 
 def test_cubins_are_kept_in_the_users_cache() -> None:
@@ -289,7 +289,6 @@ def test_a_compiler_that_cannot_be_found_is_a_thing_to_install() -> None:
 import ctypes, importlib.util
 importlib.util.find_spec = lambda name: None
 from strata.errors import DeviceMissing
-from strata.gpu.found import look
 from strata.gpu.nvrtc import Nvrtc, wheels
 try:
     Nvrtc()
@@ -323,22 +322,30 @@ Nvrtc(next(wheels())).compile("", "norm.cu", "sm_1", headers={})
 # -- what there is ------------------------------------------------------------------------------------------------
 
 
-def test_a_card_that_can_be_used_is_found_with_its_compiler(driver: ctypes.CDLL) -> None:
-    found = look()
-    assert found.problem is None
-    assert found.compiler == "NVRTC of CUDA 13.9000"
-    assert found.card is not None
-    assert found.card.startswith("emulated, sm_90, ")
+LOOK = """
+import attrs, json
+from strata.gpu.found import look
+print(json.dumps(attrs.asdict(look())))
+"""
 
 
-def test_a_card_that_is_not_there_is_a_problem_and_the_compiler_is_found_all_the_same(
-    driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKECUDA_DEVICES", "0")
-    found = look()
-    assert found.card is None
-    assert found.compiler == "NVRTC of CUDA 13.9000"
-    assert "no CUDA card" in str(found.problem)
+def found(environ: dict[str, str]) -> dict[str, str | None]:
+    said: dict[str, str | None] = json.loads(python(LOOK, environ))
+    return said
+
+
+def test_a_card_that_can_be_used_is_found_with_its_compiler(fake_folder: Path) -> None:
+    there = found(fakes.environ(fake_folder))
+    assert there["problem"] is None
+    assert there["compiler"] == "NVRTC of CUDA 13.9000"
+    assert str(there["card"]).startswith("emulated, sm_90, ")
+
+
+def test_a_card_that_is_not_there_is_a_problem_and_the_compiler_is_found_all_the_same(fake_folder: Path) -> None:
+    there = found({**fakes.environ(fake_folder), "FAKECUDA_DEVICES": "0"})
+    assert there["card"] is None
+    assert there["compiler"] == "NVRTC of CUDA 13.9000"
+    assert "no CUDA card" in str(there["problem"])
 
 
 def test_the_compiler_of_a_wheel_is_found() -> None:
