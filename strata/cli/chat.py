@@ -42,6 +42,8 @@ def chat(question: str | None, model: str | None, system: str | None, **flags: A
     from strata.cli.background import Background
     from strata.runtime import open_runtime
 
+    if question is not None and not question.strip():
+        raise click.UsageError("QUESTION is empty; without one a conversation begins")
     asked = named({name: flags.pop(name) for name in ("temperature", "seed", "max_tokens")})
     settings = Settings.of(**named(flags))
     with Background(open_runtime(chosen_model(model), settings=settings)) as background:

@@ -7,7 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import click
@@ -22,6 +22,10 @@ from strata.errors import StrataError
 TIMEOUT_S: Final = 5.0
 MOST_BYTES: Final = 16 << 20
 """Of an answer; a server has at most some hundred actors."""
+
+ALWAYS: Final = ("actor", "state", "for", "read", "written", "engine")
+SOMETIMES: Final = ("cached", "parks", "mail", "restarts")
+"""Columns; the second only where somebody has something there."""
 
 
 class NoAnswer(StrataError):
@@ -78,40 +82,50 @@ class Server:
                 return json.loads(answer.read(MOST_BYTES))
         except urllib.error.HTTPError as error:
             error.close()
-            raise NoAnswer(_refused(self.url, error.code)) from error
+            raise NoAnswer(_refused(self.url, error.code, self.admin_key)) from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise NoAnswer(f"{self.url} doesn't answer as a Strata server ({_why(error)}); is one there?") from error
 
 
 def table(actors: Iterable[Mapping[str, Any]], *, title: str, now: float) -> rich.table.Table:
-    """The tree: each actor under its parent, requests with what was measured of them.  `now` is Unix time."""
-    shown = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
-    for name in ("actor", "state", "for", "mail", "restarts", "read", "cached", "written", "parks", "engine"):
+    """The tree: each actor under its parent, requests with what was measured of them.  `now` is Unix time.
+
+    A column that says nothing of anybody is left out, so that the others fit a terminal of 80 columns.
+    """
+    rows = list(_rows(actors, now))
+    shown = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    for name in ALWAYS + tuple(name for name in SOMETIMES if any(row.get(name) for row in rows)):
         shown.add_column(name, justify="left" if name in ("actor", "state") else "right", no_wrap=True)
-    depths: dict[str | None, int] = {None: -1}
-    for actor in actors:
-        depths[actor["id"]] = depth = depths.get(actor["parent"], 0) + 1
-        shown.add_row(
-            "  " * depth + actor["id"],
-            actor["state"],
-            _seconds(now - actor["since"]),
-            str(actor["mailbox"] or ""),
-            str(actor["restarts"] or ""),
-            *_figures(actor.get("figures")),
-        )
+    for row in rows:
+        shown.add_row(*(row.get(str(column.header), "") for column in shown.columns))
     return shown
 
 
-def _figures(figures: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _rows(actors: Iterable[Mapping[str, Any]], now: float) -> Iterator[dict[str, str]]:
+    """What each actor has to say, by column."""
+    depths: dict[str | None, int] = {None: -1}
+    for actor in actors:
+        depths[actor["id"]] = depth = depths.get(actor["parent"], 0) + 1
+        yield {
+            "actor": "  " * depth + actor["id"],
+            "state": actor["state"],
+            "for": _seconds(now - actor["since"]),
+            "mail": str(actor["mailbox"] or ""),
+            "restarts": str(actor["restarts"] or ""),
+            **_figures(actor.get("figures")),
+        }
+
+
+def _figures(figures: Mapping[str, Any] | None) -> dict[str, str]:
     if figures is None:
-        return ()
-    return (
-        f"{figures['read_tokens']}/{figures['prompt_tokens']}",
-        str(figures["cached_tokens"] or ""),
-        str(figures["written_tokens"]),
-        str(sum(figures["parks"].values()) or ""),
-        _seconds(figures["engine_s"]),
-    )
+        return {}
+    return {
+        "read": f"{figures['read_tokens']}/{figures['prompt_tokens']}",
+        "cached": str(figures["cached_tokens"] or ""),
+        "written": str(figures["written_tokens"]),
+        "parks": str(sum(figures["parks"].values()) or ""),
+        "engine": _seconds(figures["engine_s"]),
+    }
 
 
 def _seconds(value: float) -> str:
@@ -122,9 +136,13 @@ def _seconds(value: float) -> str:
     return f"{minutes} m {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} m"
 
 
-def _refused(url: str, status: int) -> str:
+def _refused(url: str, status: int, key: str | None) -> str:
     if status in (401, 403):
-        return f"{url} wants a key for /admin: give --admin-key, or STRATA_ADMIN_KEY"
+        return (
+            f"{url} wants a key for /admin: give --admin-key, or STRATA_ADMIN_KEY"
+            if key is None
+            else f"{url} doesn't take this key for /admin"
+        )
     return f"{url} answers {status} to /admin/actors; is it a Strata server?"
 
 

@@ -131,3 +131,9 @@ def test_a_single_question_is_answered_by_a_model_and_the_command_ends(tiny_mode
     assert first.exit_code == 0
     assert first.output == second.output
     assert first.output.strip()
+
+
+def test_an_empty_question_is_refused_before_a_model_is_opened() -> None:
+    result = CliRunner().invoke(cli, ["chat", " \n", "--model", "nowhere.gguf"])
+    assert result.exit_code == 2
+    assert "QUESTION is empty" in result.output

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import rich.console
 import trio
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import strata
 from strata.cli import cli
@@ -73,12 +73,37 @@ async def test_inspect_shows_each_actor_under_its_parent_and_what_a_request_took
     assert "618/618" in lines["request-1"]
     assert "decoding" in lines["request-1"]
     assert "1 m 15 s" in shown
-    assert shown.index("runtime") < shown.index("    engine")
+    assert shown.index("runtime") < shown.index("  engine")
 
 
-def as_text(actors: list[Mapping[str, Any]], now: float) -> str:
+def test_a_busy_server_fits_a_terminal_of_80_columns() -> None:
+    """Long prompts, cached and parked, for minutes; what nobody has (mail, restarts) takes no room."""
+    figures = {
+        "read_tokens": 49_152,
+        "prompt_tokens": 50_000,
+        "cached_tokens": 12_800,
+        "written_tokens": 2_048,
+        "parks": {"read": 7, "decode": 5},
+        "engine_s": 1_234.5,
+    }
+    nobody = {"state": "running", "since": 0.0, "mailbox": 0, "restarts": 0}
+    actors = [
+        {**nobody, "id": "runtime", "parent": None},
+        {**nobody, "id": "dispatcher", "parent": "runtime"},
+        {**nobody, "id": "request-12345", "parent": "runtime", "state": "decoding", "figures": figures},
+    ]
+    shown = as_text(actors, now=3_000.0, width=80)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert all(said in shown for said in ("49152/50000", "12800", "2048", "20 m 34 s", "request-12345", " 12 "))
+    assert "mail" not in shown
+    busy = as_text([{**actors[0], "mailbox": 3, "restarts": 2}], now=3_000.0)
+    assert "mail" in busy
+    assert "restarts" in busy
+
+
+def as_text(actors: list[Mapping[str, Any]], now: float, width: int = 200) -> str:
     shown = io.StringIO()
-    rich.console.Console(width=200, file=shown).print(table(actors, title="here", now=now))
+    rich.console.Console(width=width, file=shown).print(table(actors, title="here", now=now))
     return shown.getvalue()
 
 
@@ -112,6 +137,22 @@ class Somebody(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+def test_inspect_tells_a_wrong_key_from_none() -> None:
+    says = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
+    assert "wants a key for /admin: give --admin-key" in inspected(says).output
+    assert "doesn't take this key for /admin" in inspected(says, "--admin-key", "wrong").output
+
+
+def inspected(says: bytes, *options: str) -> Result:
+    server = HTTPServer(("127.0.0.1", 0), type("Handler", (Somebody,), {"says": says}))
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    result = CliRunner().invoke(cli, ["inspect", f"http://127.0.0.1:{server.server_port}", "--once", *options])
+    thread.join()
+    server.server_close()
+    return result
+
+
 @pytest.mark.parametrize(
     "says",
     [
@@ -132,12 +173,7 @@ class Somebody(BaseHTTPRequestHandler):
     ],
 )
 def test_inspect_of_something_else_says_so_in_one_line(says: bytes) -> None:
-    server = HTTPServer(("127.0.0.1", 0), type("Handler", (Somebody,), {"says": says}))
-    thread = threading.Thread(target=server.handle_request)
-    thread.start()
-    result = CliRunner().invoke(cli, ["inspect", f"http://127.0.0.1:{server.server_port}", "--once"])
-    thread.join()
-    server.server_close()
+    result = inspected(says)
     assert result.exit_code == 1
     assert result.output.startswith("Error: http://127.0.0.1")
     assert result.output.count("\n") == 1
