@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import click
@@ -25,6 +28,9 @@ from strata.config import (
     Settings,
 )
 from strata.errors import ModelError
+
+NARROWEST: Final = 20
+"""Columns: beside what takes more of the terminal than that leaves, nothing is wrapped."""
 
 
 @frozen
@@ -73,9 +79,26 @@ def doctor(
 
 
 def _show(finding: Finding) -> None:
-    click.echo(f"  {finding.what:<20} {finding.found}")
+    for line in _lines(f"  {finding.what:<20} ", finding.found):
+        click.echo(line)
     if finding.mend:
-        click.secho(f"  {'':<20} -> {finding.mend}", fg="yellow")
+        for line in _lines(f"  {'':<20} -> ", finding.mend):
+            click.secho(line, fg="yellow")
+
+
+def _lines(begin: str, text: str) -> list[str]:
+    """`text` beside `begin`, in as many lines as a terminal needs for it; in one where it is not read in a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if width <= len(begin) + NARROWEST:
+        return [begin + text]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [begin.rstrip()]
 
 
 def _machine() -> Iterator[Finding]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import attrs
@@ -147,3 +152,23 @@ def test_a_choice_is_taken_as_the_help_and_the_documents_write_it(
     assert code == 0
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert rows["preempt"].split()[1] == value
+
+
+def test_in_a_terminal_what_doctor_finds_is_wrapped_beside_its_name(tiny_model_path: Path) -> None:
+    """No line is longer than the terminal, and none begins in the names' column but with a name."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "strata", "doctor", "--model", str(tiny_model_path)]
+    # This many for whoever asks the environment, and not the terminal, which is as wide.
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "80"})
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # what reading says when nobody holds the other end any more
+        while part := os.read(ours, 65536):
+            said += part
+    os.close(ours)
+    assert process.wait() == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said.decode()).splitlines()
+    wrapped = [line for line in lines if line.startswith(" " * 23)]
+    assert wrapped
+    assert all(len(line) <= 80 for line in lines if str(tiny_model_path) not in line)
+    assert any("(own work + that of older equals)" in line for line in lines)
