@@ -132,10 +132,11 @@ class Engine:
 
         Until then the step before it stands, and the chunk that was last run in is brought to its end.  `advance` does
         it first; apart from it, so that the step can be said to be in force before the work that may hang or kill.
-        If all that have a half-done chunk are in the arena, waiting is of no use: the others run.
+        If all that have a half-done chunk are in the arena, waiting is of no use: the others run.  None does once the
+        engine was stopped, which is its last word.
         """
         step = self._steps.waiting
-        if step is None:
+        if step is None or self.stopped:
             return
         reader = self._named_reader(step)
         if reader is None or self._has_workspace(reader) or self._last_half_read() is None:

@@ -152,7 +152,7 @@ class ProcessHost:
             case _:
                 if isinstance(message, Took):
                     self._last_step = message.n
-                self._stopped = isinstance(message, Stopped)
+                self._stopped = self._stopped or isinstance(message, Stopped)
                 deliver(message)
 
     async def _watch(self, child: ChildProcess) -> None:

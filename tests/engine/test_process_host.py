@@ -174,6 +174,18 @@ async def test_what_is_told_before_the_start_is_not_lost_and_after_the_end_not_k
     assert heard == [Stopped()]
 
 
+async def test_a_stop_is_the_end_though_a_step_came_with_it() -> None:
+    """Heard in one go, the step would come into force after the engine had said its last word; that was a death."""
+    for _ in range(3):
+        host = toy_host()
+        for message in (Step(1, (), None, None), Stop(), Step(2, (), None, None)):
+            host.tell(message)
+        heard: list[FromEngine] = []
+        await host.run(heard.append)
+        assert heard[-1] == Stopped()
+        assert heard.count(Stopped()) == 1
+
+
 # -- dying ------------------------------------------------------------------------------------------------------------
 
 
