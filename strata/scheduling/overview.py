@@ -11,6 +11,7 @@ from strata.scheduling.decision import Statistics
 from strata.scheduling.lending import Lending
 from strata.scheduling.lifecycle import State
 from strata.scheduling.pace import Pace
+from strata.scheduling.placing import Placing
 from strata.scheduling.purse import Purses
 from strata.scheduling.record import Record
 from strata.scheduling.rows import Rows
@@ -30,10 +31,8 @@ class Overview:
     steps: Steps
     supply: Supply
     lending: Lending
+    placing: Placing
     workspaces: int
-    parks: Counter[str] = field(factory=Counter)
-    """By reason."""
-    resumes: int = 0
     ended: Counter[str] = field(factory=Counter)
     """By outcome."""
 
@@ -68,8 +67,8 @@ class Overview:
             workspaces=self.workspaces,
             purses=dict(self.purses.all),
             steps=self.steps.newest.n,
-            parks=dict(self.parks),
-            resumes=self.resumes,
+            parks=dict(self.placing.parks),
+            resumes=self.placing.resumes,
             pages_out=pace.pages_out,
             pages_in=pace.pages_in,
             ended=dict(self.ended),

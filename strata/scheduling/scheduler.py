@@ -30,16 +30,16 @@ from strata.scheduling.lending import Lending
 from strata.scheduling.lifecycle import Change, Event, State, reason_of
 from strata.scheduling.overview import Overview
 from strata.scheduling.pace import Pace
+from strata.scheduling.placing import Placing
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
-from strata.scheduling.record import Protection, Record, must_be_whole
+from strata.scheduling.record import Record, must_be_whole
 from strata.scheduling.rows import Rows
-from strata.scheduling.rules import changes_at, lacks_only_pages, next_move, reader_should_stop
+from strata.scheduling.rules import changes_at, lacks_only_pages
 from strata.scheduling.saying import Saying
 from strata.scheduling.steps import Steps
 from strata.scheduling.supply import Supply
 from strata.scheduling.suspects import Suspects, who_ran
-from strata.scheduling.view import Move, View
 from strata.scheduling.waiting import Waiting
 
 
@@ -65,6 +65,19 @@ class Scheduler:
         self._started: dict[Seq, Record] = {}
         self._lending = Lending(settings, self._supply, self._rows, self._records, self._started)
         self._saying = Saying(settings, self._rows, self._supply, self._steps, self._started)
+        self._suspects = Suspects()
+        self._placing = Placing(
+            settings,
+            waiting=self._waiting,
+            rows=self._rows,
+            purses=self._purses,
+            pace=self._pace,
+            steps=self._steps,
+            supply=self._supply,
+            lending=self._lending,
+            suspects=self._suspects,
+            started=self._started,
+        )
         self._overview = Overview(
             waiting=self._waiting,
             rows=self._rows,
@@ -73,12 +86,10 @@ class Scheduler:
             steps=self._steps,
             supply=self._supply,
             lending=self._lending,
+            placing=self._placing,
             workspaces=workspaces,
         )
-        # By priority, when one of it last started by its age.
-        self._aged: dict[int, float] = {}
         self._closes: list[Seq] = []
-        self._suspects = Suspects()
         self._ended: dict[Seq, tuple[Record, Outcome]] = {}
         self._taken: dict[Seq, Record] = {}
         self._past = Recent()
@@ -300,7 +311,7 @@ class Scheduler:
         closes, self._closes = tuple(self._closes), []
         if self._supply.swaps:
             # After pages were given, as what was promised ahead is missing to others.
-            self._lending.look(lacks_only_pages(self._view(now)), now)
+            self._lending.look(lacks_only_pages(self._placing.view(now)), now)
         stops = self._reader_stops(now)
         step = self._saying.say(stops=stops, finishes=served.finishes, parks=parks, now=now)
         return Decision(
@@ -314,7 +325,7 @@ class Scheduler:
 
     def _wake_at(self, now: float) -> float | None:
         """The earliest time at which time alone may change the answer."""
-        times = changes_at(self._view(now)), self._admission.overdue_at(), self._lending.changes_at(now)
+        times = changes_at(self._placing.view(now)), self._admission.overdue_at(), self._lending.changes_at(now)
         return min((at for at in times if now < at < inf), default=None)
 
     def _end_what_waited_too_long(self, now: float) -> None:
@@ -323,84 +334,10 @@ class Scheduler:
             self._end(record, Failed(error), now)
 
     def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
-        """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
-        parks = self._park_unfit(now)
-        if self._suspects.are_in(self._rows):
-            return (), parks
-        if (suspect := self._suspects.next(self._lending.room(now).empty.admits)) is not None:
-            return self._let_run_alone(suspect, now)
-        opens: list[Opening] = []
-        while True:
-            view = self._view(now)
-            self._lending.lacks_pages(lacks_only_pages(view), now)
-            if (move := next_move(view)) is None:
-                return tuple(opens), parks
-            parks = parks or move.parks is not None
-            if (opening := self._make(move, now)) is not None:
-                opens.append(opening)
-            parks = self._park_unfit(now) or parks
-
-    def _park_unfit(self, now: float) -> bool:
-        """Park those that can't go on for want of pages (R7); whether there were any."""
-        parked = False
-        while (unfit := self._lending.unfit()) is not None:
-            self._park(unfit, "pages", now)
-            unfit.lacks_pages = parked = True
-        return parked
-
-    def _park(self, record: Record, reason: str, now: float) -> None:
-        self._rows.leave(record)
-        self._supply.park(record)
-        record.change(Event.PARKED, reason, now)
-        record.may_pass = record.may_pass and reason not in ("purse", "turn")
-        self._overview.parks[reason] += 1
-        self._waiting.add(record)
-
-    def _let_run_alone(self, suspect: Record, now: float) -> tuple[tuple[Opening, ...], bool]:
-        """R10: until it has got past the point; all others are parked or wait."""
-        others = tuple(self._rows)
-        for record in others:
-            self._park(record, "suspect", now)
-        opening = self._make(Move(suspect, None, "suspect"), now)
-        return () if opening is None else (opening,), bool(others)
-
-    def _make(self, move: Move, now: float) -> Opening | None:
-        if move.parks is not None:
-            self._park(move.parks, move.reason, now)
-        starts, opening = move.starts, None
-        self._lending.runs_or_gone(starts.seq)
-        self._waiting.remove(starts)
-        if starts.state is State.QUEUED:
-            opening = self._start(starts)
-            starts.change(Event.STARTED, move.reason, now)
-        else:
-            starts.change(Event.RESUMED, move.reason, now)
-            self._supply.run(starts)
-            self._overview.resumes += 1
-        starts.placed, starts.runs_since, starts.slices = self._steps.next_n, now, 0
-        starts.stepped = starts.lacks_pages = False
-        starts.protection = self._protection(move, now)
-        starts.short = starts.is_short(self._settings)
-        self._rows.take(starts)
-        return opening
-
-    def _start(self, record: Record) -> Opening:
-        self._started[record.seq] = record
-        opening = self._supply.start(record)
-        self._pace.cached_tokens += opening.known
-        return opening
-
-    def _protection(self, move: Move, now: float) -> Protection | None:
-        if move.past is not None:
-            self._aged[move.starts.priority] = now
-            return Protection(now + self._settings.quantum_s, move.past)
-        # An equal that takes over by its purse goes on with the quantum that its priority has by age.
-        equal = move.parks is not None and move.parks.priority == move.starts.priority
-        return move.parks.protection if move.parks is not None and equal else None
+        return self._placing.arrange(now)
 
     def _reader_stops(self, now: float) -> bool:
-        """Whether the reader is to give way at the end of its chunk."""
-        return self._rows.reader is not None and reader_should_stop(self._view(now))
+        return self._placing.reader_stops(now)
 
     # -- what can be seen -------------------------------------------------------------------------------------------
 
@@ -438,17 +375,6 @@ class Scheduler:
             return 0
         return self._waiting.before(record) + sum(1 for r in self._started.values() if r.rank < record.rank)
 
-    def _view(self, now: float) -> View:
-        reader = self._rows.reader
-        at_end = reader is not None and not reader.done and self._steps.stops_at(reader.seq, reader.position)
-        room = self._lending.room(now)
-        return View(
-            now, self._settings, self._rows, self._waiting, self._purses, room, self._aged, self._swap_s, at_end
-        )
-
-    def _swap_s(self, record: Record) -> float:
-        return self._supply.away(record) * self._pace.move_s
-
     def _unfile(self, record: Record) -> bool:
         """Take it out of those that wait, if it does: what it is filed under changes."""
         if record not in self._waiting:
@@ -476,7 +402,7 @@ class Scheduler:
 
     def _pay(self, record: Record, seconds: float, now: float) -> None:
         """The purse's account of engine time (R2)."""
-        if self._view(now).oldest(record.priority) is record:
+        if self._placing.view(now).oldest(record.priority) is record:
             self._purses.earn(record.priority, seconds)
         else:
             overrun_s = self._pace.overrun_s(self._settings.finish_tokens)

@@ -86,7 +86,7 @@ class SpanScheduler(Scheduler):
             return ONE
         if not taken:
             return self._steady_before_it_is_taken(now)
-        view = self._view(now)
+        view = self._placing.view(now)
         payer = self._rows.reader or (self._rows.last if self._rows.one else None)
         return Steady(
             steps=self._steady_steps(),
@@ -167,7 +167,7 @@ class SpanScheduler(Scheduler):
         answers = [self._started[seq] for seq in self._steps.in_force.decode if seq in self._started]
         if not ends or any(record in self._waiting for record in answers) or (answers and self._rows.one):
             return ONE
-        view = self._view(now)
+        view = self._placing.view(now)
         return Steady(
             steps=self._steady_steps(),
             slices=min(self._steady_need(record, view) for record in ends),
