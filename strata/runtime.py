@@ -224,13 +224,15 @@ class Runtime:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def restart_engine(self) -> None:
+    def restart_engine(self) -> bool:
         """End the engine and start another: its memory is freed, the model loaded again.  Queued requests wait for it;
-        what has started ends, or is replayed, as `on_engine_death` says.  Nothing happens while one is being started.
+        what has started ends, or is replayed, as `on_engine_death` says.  A load that is under way is begun anew.
 
-        Raises EngineUnavailable where there can be no other.
+        False: nothing was done, for another engine is coming anyway: the one that is being replaced has not ended yet,
+        or its successor is being loaded on a thread, which can't be cut short.  Raises EngineUnavailable where there
+        can be no other.
         """
-        self._keeper.replace()
+        return self._keeper.replace()
 
     # -- ending ------------------------------------------------------------------------------------------------------
 

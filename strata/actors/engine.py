@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from strata.actors.kernel import Actor, Ref, lone
-from strata.engine.host import EngineHost
+from strata.engine.host import EngineHost, Killable
 from strata.errors import EngineUnavailable, StartError
 from strata.messages import PROTOCOL, EngineDied, FromEngine, Ready, Stop, Stopped, ToEngine
 
@@ -58,11 +58,18 @@ class EngineActor(Actor[ToEngine]):
         self._stop_timeout_s = stop_timeout_s
         self._mine = False
         self._told_to_stop = False
+        self._abandoned = False
+        """Whether it was told to stop before it was ready, and ends at once."""
         self._last_words: Stopped | EngineDied | None = None
         self._cause: BaseException | None = None
         # The engine is stopped by a message and waited for; a cancellation of its actor alone must not tear it.
         self._host_scope = trio.CancelScope(shield=True)
         self._forwarding = trio.CancelScope()
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether it would if it were stopped now: it is ready, or its host needn't wait until it is."""
+        return self.ready is not None or (isinstance(self._host, Killable) and self._host.ends_at_once)
 
     async def run(self) -> None:
         """Until the engine has stopped or died, or this actor is stopped, which stops the engine."""
@@ -95,6 +102,10 @@ class EngineActor(Actor[ToEngine]):
             self._told_to_stop = True
             self._bound_the_end()
             self._host.tell(Stop())
+            # One that is being built would not hear of it before it is.
+            if self.ready is None and self.ends_soon:
+                self._abandoned = True
+                self._host_scope.cancel()
 
     def _bound_the_end(self) -> None:
         self._host_scope.deadline = trio.current_time() + self._stop_timeout_s
@@ -108,6 +119,8 @@ class EngineActor(Actor[ToEngine]):
             cause = lone(error)
             self._die(_say(cause), cause=cause)
         finally:
+            if self._abandoned:
+                self._turn(Stopped())
             self._die(self._why_it_ended())
             self._forwarding.cancel()
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -129,7 +142,7 @@ class EngineActor(Actor[ToEngine]):
             self._give_up(f"the engine speaks protocol {ready.protocol}, this server {PROTOCOL}")
         elif ready.incarnation != self.incarnation:
             self._give_up(f"the host brought up engine {ready.incarnation} in the place of {self.incarnation}")
-        elif self.ready is None and self._last_words is None:
+        elif self.ready is None and self._last_words is None and not self._abandoned:
             self.ready = ready
             self._mine = True
             self._facts.tell(ready)

@@ -96,18 +96,21 @@ class EngineKeeper:
         elif actor.error is not None:
             self._died(str(actor.error), trio.current_time())
 
-    def replace(self) -> None:
+    def replace(self) -> bool:
         """End this engine and start another; what it holds ends or is replayed, as `on_engine_death` says.
 
-        Nothing happens while another is being started anyway.  Raises EngineUnavailable where there can be none.
+        One that waits for its time or is being built ends too, and another is begun at once.  False: nothing was done,
+        for another is coming anyway: this one ends already, or it is being built on a thread, which can't be cut short.
+        Raises EngineUnavailable where there can be no other.
         """
-        if self._supervisor is None or not self._renewable:
+        if self._supervisor is None or self._engine is None or not self._renewable:
             raise EngineUnavailable("this engine can't be replaced by another")
-        if self._engine is None or self._engine.ready is None or self._replacing:
-            return
+        if self._replacing or not self._engine.ends_soon:
+            return False
         self._replacing = True
         self._dispatcher.ref.tell(Replacing())
         self._engine.stop()
+        return True
 
     def close(self) -> None:
         """From now on an engine that ends has no successor, and nothing here holds its files."""

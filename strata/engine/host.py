@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
@@ -44,6 +44,15 @@ class EngineHost(Protocol):
         `Stopped` or `EngineDied` was delivered; one of the two is the last fact.  Cancelled, it ends the engine.
         """
         ...
+
+
+@runtime_checkable
+class Killable(Protocol):
+    """A host that need not wait for its engine, as that of a process.  A thread's has to."""
+
+    @property
+    def ends_at_once(self) -> bool:
+        """Whether a cancelled `run` ends the engine at once, also while it is being built."""
 
 
 class ThreadHost:

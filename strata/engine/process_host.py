@@ -33,6 +33,8 @@ class ProcessHost:
     ends before its engine is up, as a StartError that tells it.
     """
 
+    ends_at_once: Final = True
+
     def __init__(
         self,
         spec: EngineSpec,

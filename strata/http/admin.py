@@ -28,8 +28,10 @@ class DrainAnswer(Struct, frozen=True):
 
 class RestartAnswer(Struct, frozen=True):
     restarting: bool
+    begun: bool
+    """By this call.  False: another engine is coming already, and this call changed nothing."""
     incarnation: int | None
-    """Of the engine that ends, or that ended if another is being started anyway."""
+    """Of the last engine that was ready: the one that ends, or has ended."""
 
 
 def admin_routes(edge: Edge) -> list[Route]:
@@ -109,5 +111,5 @@ class Admin:
         await trio.lowlevel.checkpoint()
         runtime = self._edge.runtime
         incarnation = runtime.health().incarnation
-        runtime.restart_engine()
-        return json_response(RestartAnswer(True, incarnation))
+        begun = runtime.restart_engine()
+        return json_response(RestartAnswer(True, begun, incarnation))

@@ -74,6 +74,8 @@ class ScriptedEngine:
     `run` raises ProtocolError when it is told what no right dispatcher says.
     """
 
+    ends_at_once = True
+
     def __init__(
         self,
         *,

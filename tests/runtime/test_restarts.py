@@ -252,13 +252,13 @@ async def test_an_engine_that_is_replaced_strands_nobody(autojump_clock: MockClo
     engines = Engines(pages=256)
     async with scripted(engines, max_running=2, max_priority=1) as scene:
         async with one_of_each(scene, ends):
-            scene.runtime.restart_engine()
-            scene.runtime.restart_engine()
+            assert scene.runtime.restart_engine()
+            assert not scene.runtime.restart_engine()
             await wait_all_tasks_blocked()
             assert ends.keys() == {"decodes", "parked", "reads"}
             assert all(isinstance(error, EngineUnavailable) for error, _ in ends.values())
             assert scene.runtime.health().state == "restarting"
-            scene.runtime.restart_engine()
+            assert not scene.runtime.restart_engine(), "the old one has not ended"
         assert ends["queued"][0] == "text"
         assert scene.is_empty()
     assert len(engines.made) == 2
@@ -292,6 +292,50 @@ async def test_an_engine_that_hangs_is_replaced_when_an_operator_asks(autojump_c
         assert ends["hangs"][1] == 1
         assert ends["waits"][0] == "text"
         assert ends["waits"][1] == pytest.approx(11, abs=0.1)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.25, 3.0, 5.499])
+async def test_a_load_that_is_under_way_is_begun_anew_when_an_operator_asks(
+    after: float, autojump_clock: MockClock
+) -> None:
+    """In the backoff, while the model is loaded, and just before it is up.  It counts as no death."""
+    engines = Unmade([Fault(slice=1)])
+    ends: dict[str, Any] = {}
+    async with scripted(engines, max_running=1, restart_limit=2, restart_backoff_s=0.5) as scene:
+        async with trio.open_nursery() as nursery:
+            engines.settings["start_s"] = 5.0
+            for name in ("dies", "waits"):
+                nursery.start_soon(the_end, scene, name, 40, 2, ends)
+                await wait_all_tasks_blocked()
+            while "dies" not in ends:
+                await trio.sleep(0.01)
+            await trio.sleep(after)
+            for again in range(4):
+                asked = trio.current_time()
+                assert scene.runtime.restart_engine(), again
+                await trio.sleep(1)
+                assert scene.runtime.health().state == "restarting"
+        assert ends["waits"][0] == "text"
+        assert ends["waits"][1] == pytest.approx(asked + 5, abs=0.2)
+        assert scene.runtime.health().incarnation == 7
+        assert scene.is_empty()
+        await scene.ask("later", 40, 2)
+
+
+class OnThread(ScriptedEngine):
+    """Is loaded to its end, as on a thread."""
+
+    ends_at_once = False
+
+
+async def test_a_load_on_a_thread_is_let_go_on_and_the_operator_is_told(autojump_clock: MockClock) -> None:
+    async with open_runtime(host=lambda n: OnThread(incarnation=n, start_s=n - 1.0)) as runtime:
+        assert runtime.restart_engine()
+        await trio.sleep(0.5)
+        assert not runtime.restart_engine()
+        await trio.sleep(0.6)
+        assert (runtime.health().state, runtime.health().incarnation) == ("ready", 2)
+        assert runtime.restart_engine()
 
 
 @pytest.mark.parametrize("leaves_after", [0.01, 0.6, 3.0])
