@@ -5,6 +5,8 @@ A room of its own because only here do a device, an architecture and the engine 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +22,15 @@ UNKNOWN_MEMORY: Final = 4 << 30
 """Bytes that are taken to be free where nobody says; a quarter of it makes a useful number of pages."""
 
 
-def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) -> Engine:
-    """Load the weights and take all memory, on the calling thread.  Raises ModelError, ConfigError, DeviceMissing."""
+def make_engine(
+    file: ModelFile, settings: Settings, trace: Path | None = None, *, trace_goes_on: bool = False
+) -> Engine:
+    """Load the weights and take all memory, on the calling thread.  `trace_goes_on`: behind an earlier engine's.
+
+    Raises ModelError, ConfigError, DeviceMissing.
+    """
     try:
-        return _make_engine(file, settings, trace)
+        return _make_engine(file, settings, partial(_open_trace, trace, trace_goes_on))
     except (MemoryError, OutOfDeviceMemory) as error:
         # Whatever was said to be free: another program took it, or the system gives less than it says.
         raise ModelError(
@@ -32,7 +39,7 @@ def make_engine(file: ModelFile, settings: Settings, trace: Path | None = None) 
         ) from error
 
 
-def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Engine:
+def _make_engine(file: ModelFile, settings: Settings, open_trace: Callable[[], Trace | None]) -> Engine:
     # Here and not above: an engine that isn't built on a file needs no device.
     from strata.models.make import make_model
 
@@ -46,7 +53,7 @@ def _make_engine(file: ModelFile, settings: Settings, trace: Path | None) -> Eng
             free_bytes=free_bytes(ops, settings.engine),
             host_bytes=_host_bytes(settings.engine),
         )
-        return Engine(model, settings.engine, budget, trace=None if trace is None else _open_trace(trace))
+        return Engine(model, settings.engine, budget, trace=open_trace())
     except BaseException:
         # Its threads outlive it otherwise.
         model.close()
@@ -79,8 +86,10 @@ def _host_bytes(settings: EngineSettings) -> int | None:
     return machine.available_bytes() or UNKNOWN_MEMORY
 
 
-def _open_trace(path: Path) -> Trace:
+def _open_trace(path: Path | None, goes_on: bool) -> Trace | None:
+    if path is None:
+        return None
     try:
-        return Trace(path)
+        return Trace(path, goes_on=goes_on)
     except OSError as error:
         raise ConfigError("trace", f"{path} can't be written ({error.strerror or error})") from error

@@ -23,10 +23,11 @@ def make_host(file: ModelFile, settings: Settings, trace: Path | None, incarnati
     hosting = settings.hosting
     if hosting.engine_host != "process":
         return ThreadHost(
-            partial(make_engine, file, settings, trace),
+            partial(make_engine, file, settings, trace, trace_goes_on=incarnation > 1),
             incarnation=incarnation,
             watchdog_floor_s=hosting.watchdog_floor_s,
         )
     if sys.platform != "linux":
         raise ConfigError("engine_host", "a process of its own needs Linux; leave it unset, or name thread")
-    return ProcessHost(file_engine(file.path, settings, trace), incarnation=incarnation, settings=hosting)
+    spec = file_engine(file.path, settings, trace, trace_goes_on=incarnation > 1)
+    return ProcessHost(spec, incarnation=incarnation, settings=hosting)

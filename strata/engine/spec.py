@@ -35,18 +35,23 @@ class EngineSpec:
         return engine
 
 
-def file_engine(model: Path, settings: Settings, trace: Path | None = None) -> EngineSpec:
+def file_engine(
+    model: Path, settings: Settings, trace: Path | None = None, *, trace_goes_on: bool = False
+) -> EngineSpec:
     """The engine that serves this model file.  Of the settings only those that an engine needs are sent."""
     arguments = {
         "model": str(model),
         "engine": attrs.asdict(settings.engine),
         "max_running": settings.scheduler.max_running,
         "trace": None if trace is None else str(trace),
+        "trace_goes_on": trace_goes_on,
     }
     return EngineSpec("strata.engine.spec:make_file_engine", arguments)
 
 
-def make_file_engine(model: str, engine: Mapping[str, Any], max_running: int, trace: str | None) -> Driven:
+def make_file_engine(
+    model: str, engine: Mapping[str, Any], max_running: int, trace: str | None, trace_goes_on: bool
+) -> Driven:
     """Raises ModelError, ConfigError."""
     # Here and not above: they import all that an engine is made of.
     from strata.engine.from_file import make_engine
@@ -55,4 +60,5 @@ def make_file_engine(model: str, engine: Mapping[str, Any], max_running: int, tr
     own = EngineSettings(**engine)
     schedule = SchedulerSettings(max_running=max_running, chunk_tokens=own.chunk_tokens)
     settings = Settings(engine=own, scheduler=schedule)
-    return make_engine(open_model(Path(model)), settings, None if trace is None else Path(trace))
+    path = None if trace is None else Path(trace)
+    return make_engine(open_model(Path(model)), settings, path, trace_goes_on=trace_goes_on)

@@ -10,18 +10,26 @@ import json
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
 from strata.messages import Seq
 
+_ANOTHER: Final = '\n{"what":"engine"}\n'
+"""Another engine writes from here on.  It begins on a line of its own, wherever the one before it was cut short."""
+
 
 class Trace:
-    """Writes to `path`, whole lines at a time, so that a run that dies leaves a trace up to its last step."""
+    """Writes to `path`, whole lines at a time, so that a run that dies leaves a trace up to its last step.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", buffering=1, encoding="utf-8")
+    `goes_on`: after what an engine before this one has written there, behind a line that says so.
+    """
+
+    def __init__(self, path: Path, *, goes_on: bool = False) -> None:
+        self._file = path.open("a" if goes_on else "w", buffering=1, encoding="utf-8")
+        if goes_on:
+            self._file.write(_ANOTHER)
 
     def slice(
         self,
@@ -76,11 +84,23 @@ def diff(a: Path, b: Path) -> str | None:
 
 
 def _read(path: Path) -> dict[int, list[_Line]]:
-    """The lines of each sequence, in order."""
+    """The lines of each sequence, in order; of one that a later engine began anew, that engine's."""
     lines: dict[int, list[_Line]] = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    number = 1
+    *dead, last = path.read_text(encoding="utf-8").split(_ANOTHER)
+    # What a dead one wrote last may be half a line.
+    for text in (*(part[: part.rfind("\n") + 1] for part in dead), last):
+        lines |= _read_life(path, text, number)
+        number += text.count("\n") + 2
+    return lines
+
+
+def _read_life(path: Path, text: str, first: int) -> dict[int, list[_Line]]:
+    """One engine's, whose lines are numbered from `first` on."""
+    lines: dict[int, list[_Line]] = {}
+    for number, line in enumerate(text.splitlines(), start=first):
         try:
-            values = json.loads(text)
+            values = json.loads(line)
             named = {"seq", "what", "position"} | ({"state"} if values.get("what") != "window" else set())
             missing = named - values.keys()
         except (ValueError, AttributeError):

@@ -140,6 +140,34 @@ def test_a_file_that_is_no_trace_is_refused_by_its_line(tmp_path, text):
         diff(tmp_path / "a", tmp_path / "a")
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_another_engine_goes_on_with_follows_and_what_it_began_anew_counts(tmp_path, traces, cut):
+    """The first dies while it decodes one, the second replays that and reads another."""
+    calm, first = run_two(traces(tmp_path / "a")), traces(tmp_path / "b")
+    first.open(ONE, prompt(1, CHUNK + 10))
+    first.step(read=ONE)
+    first.until_written(ONE, 3)
+    first.engine.close()
+    if cut:
+        with (tmp_path / "b").open("a") as file:
+            file.write('{"seq":1,"what":"dec')
+    before = (tmp_path / "b").read_text()
+    second = Drive(trace=Trace(tmp_path / "b", goes_on=True))
+    written = tuple(calm.tokens(ONE)[:3])
+    second.open(ONE, prompt(1, CHUNK + 10), written=written)
+    second.open(TWO, prompt(2, 10))
+    for seq in (ONE, TWO):
+        second.step(read=seq)
+        second.run()
+    second.engine.close()
+    assert (tmp_path / "b").read_text().startswith(before)
+    assert diff(tmp_path / "a", tmp_path / "b") is None
+    lines_of_b = (tmp_path / "b").read_text().splitlines()
+    lines_of_b[-1] = lines_of_b[-1].replace('"position":', '"position":1', 1)
+    (tmp_path / "b").write_text("\n".join(lines_of_b))
+    assert f"B line {len(lines_of_b)} " in (diff(tmp_path / "a", tmp_path / "b") or "")
+
+
 def test_two_empty_traces_are_the_same(tmp_path):
     (tmp_path / "a").touch()
     assert diff(tmp_path / "a", tmp_path / "a") is None
