@@ -11,28 +11,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from strata.config import Settings
-from strata.errors import (
-    AlreadyDone,
-    ConfigError,
-    EngineUnavailable,
-    InternalError,
-    InvalidRequest,
-    ModelError,
-    ModelNotFound,
-    Overloaded,
-    PromptTooLong,
-    RequestCancelled,
-    SequenceFailed,
-    ShuttingDown,
-    StartError,
-    StrataError,
-    TryAgain,
-    UnknownRequest,
-)
-from strata.messages import ChatMessage, Delta, Figures, Request, Summary
-
 if TYPE_CHECKING:
+    from strata.config import Settings
+    from strata.errors import (
+        AlreadyDone,
+        ConfigError,
+        EngineUnavailable,
+        InternalError,
+        InvalidRequest,
+        ModelError,
+        ModelNotFound,
+        Overloaded,
+        PromptTooLong,
+        RequestCancelled,
+        SequenceFailed,
+        ShuttingDown,
+        StartError,
+        StrataError,
+        TryAgain,
+        UnknownRequest,
+    )
+    from strata.messages import ChatMessage, Delta, Figures, Request, Summary
     from strata.runtime import Runtime, Stream, open_runtime
 
 __all__ = [
@@ -63,11 +62,14 @@ __all__ = [
     "open_runtime",
 ]
 
-_LATE = frozenset({"Runtime", "Stream", "open_runtime"})
+# What takes long to import comes last.
+_HOMES = ("strata.errors", "strata.config", "strata.messages", "strata.runtime")
 
 
 def __getattr__(name: str) -> Any:
-    """Trio, NumPy and the tokenizers are imported when the runtime is first asked for, not before."""
-    if name not in _LATE:
-        raise AttributeError(f"module 'strata' has no attribute {name!r}")
-    return getattr(import_module("strata.runtime"), name)
+    """Each is imported when it is first asked for: a command must be able to take Ctrl-C before anything large is."""
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
+    raise AttributeError(f"module 'strata' has no attribute {name!r}")

@@ -7,6 +7,7 @@ Exit codes: 0 it did what was asked, 1 the answer is no (`trace diff`, `doctor`)
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from importlib.metadata import version
 
@@ -43,6 +44,9 @@ for command in (serve, chat, inspect, pull, models, doctor, bench, settings, sim
 def main(argv: list[str] | None = None) -> None:
     """Runs one command and exits the process."""
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # It ended us without a word while we were imported; here it is caught.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = cli.main(argv, prog_name="strata", standalone_mode=False)
     except StartError as problem:
         say(f"strata: {problem}", sys.stderr)

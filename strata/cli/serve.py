@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ import attrs
 import click
 import trio
 
+from strata.actors.kernel import lone
 from strata.cli.choose import chosen_model
 from strata.cli.flags import named, settings_flags
 from strata.cli.notify import notify
@@ -73,7 +74,7 @@ def serve(policy: str, served_name: str | None, model: str | None, trace: Path |
         sockets = [opened.enter_context(listener) for listener in listen(settings.serve)]
         # Some may have been passed in, and have another address than the settings say.
         check_public(settings.serve, sockets)
-        return trio.run(_serve, settings, path, trace, edge, sockets)
+        return trio.run(_obey, settings, path, trace, edge, sockets)
 
 
 @attrs.frozen
@@ -95,37 +96,54 @@ def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
     return Tls(certificate, key)
 
 
-async def _serve(
+async def _obey(
     settings: Settings, model: Path, trace: Path | None, edge: Edge, sockets: Sequence[socket.socket]
 ) -> int:
+    """Serve until told otherwise; the exit code.  What hinders the start comes out as itself, not in a group."""
+    ending = Ending(settings.serve.drain_timeout_s)
+    try:
+        async with trio.open_nursery() as nursery:
+            # Before the model is loaded: that may take minutes.
+            await nursery.start(ending.follow, nursery.cancel_scope)
+            await _serve(settings, model, trace, edge, sockets, ending)
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raised = lone(group)
+    else:
+        return ending.code
+    raise raised
+
+
+async def _serve(
+    settings: Settings,
+    model: Path,
+    trace: Path | None,
+    edge: Edge,
+    sockets: Sequence[socket.socket],
+    ending: Ending,
+) -> None:
     from strata.http.access import access_lines, to_logger
     from strata.http.app import create_app
     from strata.http.serve import serve as serve_http
     from strata.runtime import open_runtime
 
-    ending = Ending(settings.serve.drain_timeout_s)
-    async with open_runtime(model, settings=settings, trace=trace) as runtime:
+    async with open_runtime(model, settings=settings, trace=trace) as runtime, ending.watching(runtime):
         app = create_app(runtime)
-        async with trio.open_nursery() as nursery:
-            # From here on a signal is an order; before, it just ends us.
-            await nursery.start(ending.follow, runtime, nursery.cancel_scope)
-            async with trio.open_nursery() as serving:
-                addresses = await serving.start(
-                    lambda task_status: serve_http(
-                        app,
-                        settings.serve,
-                        sockets=sockets,
-                        shutdown_trigger=ending.until_closed,
-                        tls=edge.tls,
-                        allow_h2c=edge.allow_h2c,
-                        on_access=access_lines(to_logger) if edge.access_log else None,
-                        task_status=task_status,
-                    )
+        async with trio.open_nursery() as serving:
+            addresses = await serving.start(
+                lambda task_status: serve_http(
+                    app,
+                    settings.serve,
+                    sockets=sockets,
+                    shutdown_trigger=ending.until_closed,
+                    tls=edge.tls,
+                    allow_h2c=edge.allow_h2c,
+                    on_access=access_lines(to_logger) if edge.access_log else None,
+                    task_status=task_status,
                 )
-                _announce(runtime, addresses)
-                notify("READY=1")
-            nursery.cancel_scope.cancel()
-    return ending.code
+            )
+            _announce(runtime, addresses)
+            notify("READY=1")
 
 
 class Ending:
@@ -133,6 +151,8 @@ class Ending:
 
     def __init__(self, drain_timeout_s: float) -> None:
         self.code = 0
+        self._runtime: Runtime | None = None
+        """None while the model is loaded: there is nothing to drain then."""
         self._closed = trio.Event()
         self._drain_timeout_s = drain_timeout_s
         # One for the requests and for what the server has still to send or to hear.
@@ -143,22 +163,32 @@ class Ending:
         await self._closed.wait()
         return self._deadline
 
+    @contextlib.asynccontextmanager
+    async def watching(self, runtime: Runtime) -> AsyncIterator[None]:
+        """From here on it is this runtime that is drained; and its engine's death is noticed."""
+        self._runtime = runtime
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_death, runtime)
+            yield
+            nursery.cancel_scope.cancel()
+
     async def follow(
-        self,
-        runtime: Runtime,
-        everything: trio.CancelScope,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        self, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Obey signals, and notice the engine's death; returns only by being cancelled."""
+        """Obey signals; returns only by being cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as watching:
-                watching.start_soon(self._notice_death, runtime)
+            async with trio.open_nursery() as obeying:
                 task_status.started()
                 await anext(signals)
-                watching.start_soon(self._drain, runtime)
+                if self._runtime is None:
+                    say("strata: told to stop before the model was loaded", sys.stderr)
+                    notify("STOPPING=1")
+                    everything.cancel()
+                    return
+                obeying.start_soon(self._drain, self._runtime)
                 told = await anext(signals)
                 self.code = SIGNALLED + told
-                watching.start_soon(self._end_now, runtime)
+                obeying.start_soon(self._end_now, self._runtime)
                 await anext(signals)
                 everything.cancel()
 

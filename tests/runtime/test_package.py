@@ -11,6 +11,8 @@ import strata
 def test_the_heavy_rooms_are_imported_when_they_are_asked_for_and_not_before() -> None:
     script = (
         "import sys, strata\n"
+        "assert not {'trio', 'numpy', 'tokenizers', 'jinja2', 'attrs'} & sys.modules.keys()\n"
+        "strata.Settings, strata.ConfigError, strata.Request\n"
         "assert not {'trio', 'numpy', 'tokenizers', 'jinja2'} & sys.modules.keys()\n"
         "strata.open_runtime\n"
         "assert {'trio', 'tokenizers'} <= sys.modules.keys()\n"

@@ -8,7 +8,9 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,44 @@ def test_what_has_not_ended_by_the_deadline_ends_with_an_error_event(default_mod
         assert_told_to_come_back(upload)
         assert server.process.wait(30) == 0
         assert 4 <= time.monotonic() - told < 7.5
+
+
+def engine_of(process: subprocess.Popen[str]) -> int | None:
+    """The process that it has started for its engine; libraries start others."""
+    for pid in children(process.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"strata.engine.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return None
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_while_it_loads_it_ends_at_once_and_in_order(tiny_model_path: Path, told: signal.Signals) -> None:
+    """B40: exit code 0, and no process stays, though what loads the model never ends."""
+    command = strata("serve", "--port", "0", "--engine-host", "process", "--model", tiny_model_path)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    loads = until(lambda: engine_of(process), "it has begun to load")
+    os.kill(loads, signal.SIGSTOP)
+    process.send_signal(told)
+    output, said = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "")
+    assert said == "strata: told to stop before the model was loaded\n"
+    assert not Path(f"/proc/{loads}").exists()
+
+
+@pytest.mark.parametrize("imported", ["attr", "strata.cli", "strata.http.listener"])
+def test_interrupted_while_it_is_imported_it_ends_without_a_traceback(tiny_model_path: Path, imported: str) -> None:
+    """B41: by the signal, or with its number, or in order where it had come to loading."""
+    command = [sys.executable, "-X", "importtime", "-m", "strata", "serve", "--port", "0", "--model", tiny_model_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.rstrip().endswith(f" {imported}"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+        assert process.wait(60) in (-signal.SIGINT, 128 + signal.SIGINT, 0)
+    assert "Traceback" not in rest
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
