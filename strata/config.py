@@ -264,6 +264,12 @@ class HostSettings:
         _optional(_whole(64)),
         "memory that the engine's process may take, the mapped model file aside; unset: what there is",
     )
+    engine_log: Path | None = _setting(
+        None,
+        None,
+        "a file for what the engine's process says, after what is there; unset: the server's log",
+        converter=_path,
+    )
     engine_start_s: float = _setting(
         600.0,
         _number(0, 86400, open_low=True),

@@ -14,11 +14,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import field, frozen
 
+from strata.engine.child_log import Write, child_log
 from strata.engine.last_words import LastWords, level_of
 from strata.engine.line import Line
 from strata.errors import StartError
@@ -33,8 +35,8 @@ _REST_S: Final = 1.0
 class ChildProcess:
     process: trio.Process
     line: Line
-    name: str
-    """For the log."""
+    write: Write
+    """Where it is logged what it says."""
     words: LastWords = field(factory=LastWords)
     _all_heard: trio.Event = field(factory=trio.Event)
 
@@ -53,8 +55,7 @@ class ChildProcess:
         try:
             while data := await output.receive_some():
                 for line in self.words.feed(bytes(data)):
-                    level, text = level_of(line)
-                    _log.log(level, "%s: %s", self.name, text)
+                    self.write(*level_of(line))
         finally:
             self._all_heard.set()
 
@@ -78,22 +79,28 @@ class ChildProcess:
 
 
 @asynccontextmanager
-async def open_child(module: str, *, name: str, patience_s: float, max_backlog: int) -> AsyncIterator[ChildProcess]:
+async def open_child(
+    module: str, *, name: str, log: Path | None, patience_s: float, max_backlog: int
+) -> AsyncIterator[ChildProcess]:
     """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises StartError: it can't be run.
+
+    `name` and `log`: how it is called in the logs, and a file of its own if it has one (ConfigError: not writable).
 
     It finds the modules that this process finds.  It has a session of its own: no terminal's signal reaches it.
     """
     near, far = socket.socketpair()
     try:
-        with far:
-            process = await _start(module, far)
-        try:
-            yield ChildProcess(process, Line(near, max_backlog), name)
-        finally:
-            with trio.CancelScope(shield=True):
-                await _end(process, name, patience_s)
+        with child_log(log, name) as write:
+            with far:
+                process = await _start(module, far)
+            try:
+                yield ChildProcess(process, Line(near, max_backlog), write)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await _end(process, name, patience_s)
     finally:
         near.close()
+        far.close()
 
 
 async def _start(module: str, line: socket.socket) -> trio.Process:

@@ -95,7 +95,11 @@ class ProcessHost:
         name = f"engine {self._begin.incarnation}"
         try:
             async with open_child(
-                "strata.engine.child", name=name, patience_s=self._patience_s, max_backlog=self._max_backlog
+                "strata.engine.child",
+                name=name,
+                log=self._settings.engine_log,
+                patience_s=self._patience_s,
+                max_backlog=self._max_backlog,
             ) as child:
                 self._first_words(child)
                 code = await self._live(child, deliver, task_status)

@@ -212,6 +212,30 @@ async def test_what_a_library_says_before_it_exits_is_logged_and_kept(caplog: py
     assert "engine 1: to standard output" in caplog.messages
 
 
+async def test_what_it_says_goes_to_a_file_of_its_own_behind_that_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "engine.log"
+    own.write_text("what another said\n")
+    death = await life_of(named("complain"), settings=HostSettings(engine_log=own))
+    assert death.last_words == "to standard output\nsome driver: \ufffd out of luck"
+    first, *said = own.read_text().splitlines()
+    assert first == "what another said"
+    assert [line.partition(" WARNING ")[2] for line in said] == [
+        "engine 1: to standard output",
+        "engine 1: some driver: \ufffd out of luck",
+    ]
+    assert not any("to standard output" in message for message in caplog.messages)
+
+
+async def test_a_log_that_can_not_be_written_refuses_the_start_by_name(tmp_path: Path) -> None:
+    """B37."""
+    before = open_files()
+    with pytest.raises(ConfigError, match=r"engine_log: .*nowhere/x can't be written"):
+        await start(TOY, HostSettings(engine_log=tmp_path / "nowhere/x"))
+    assert open_files() == before
+
+
 async def test_running_out_of_memory_is_the_death_of_the_engine_alone() -> None:
     """Whether Python notices or the system kills it, there is a server left to say so."""
     death = await life_of(named("take_too_much"), settings=HostSettings(engine_memory_mib=2048))

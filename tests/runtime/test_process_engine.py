@@ -7,22 +7,26 @@ import os
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 import strata
 from strata.config import Settings
+from strata.engine.process_host import ProcessHost
 from strata.engine.spec import file_engine
-from strata.errors import ConfigError, StartError
+from strata.errors import ConfigError, EngineUnavailable, StartError
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
+async def ask(runtime: strata.Runtime) -> str:
+    async with runtime.chat(QUESTION, max_tokens=12, temperature=0, ignore_eos=True) as stream:
+        return await stream.text()
+
+
 async def answer(model: Path, **named: object) -> str:
     settings = Settings.of(threads=1, kv_mib=16, **named)
-    async with (
-        strata.open_runtime(model, settings=settings) as runtime,
-        runtime.chat(QUESTION, max_tokens=12, temperature=0, ignore_eos=True) as stream,
-    ):
-        return await stream.text()
+    async with strata.open_runtime(model, settings=settings) as runtime:
+        return await ask(runtime)
 
 
 def left() -> tuple[set[str], list[str]]:
@@ -50,6 +54,25 @@ async def test_a_setting_that_the_process_can_not_keep_refuses_the_start_by_name
         said.append(str(caught.value))
     assert said[0] == said[1]
     assert said[0].startswith("context: ")
+
+
+async def test_an_engine_that_runs_out_of_its_memory_dies_and_the_runtime_goes_on(tiny_model_path: Path) -> None:
+    """B30: who was served by it is told; the next one is served by the next engine."""
+    settings = Settings.of(threads=1, kv_mib=16, engine_memory_mib=4096)
+    modest = file_engine(tiny_model_path, settings)
+
+    def make(incarnation: int) -> ProcessHost:
+        spec = evolve(modest, maker="hungry_engine:hungry") if incarnation == 1 else modest
+        return ProcessHost(spec, incarnation=incarnation, settings=settings.hosting)
+
+    before = left()
+    async with strata.open_runtime(tiny_model_path, settings=settings, host=make) as runtime:
+        with pytest.raises(EngineUnavailable, match="MemoryError"):
+            await ask(runtime)
+        assert await ask(runtime) == await answer(tiny_model_path, engine_host="thread")
+        assert runtime.health().incarnation == 2
+        assert runtime.statistics().pages_held == 0
+    assert left() == before
 
 
 async def test_memory_that_its_limit_does_not_give_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
