@@ -47,6 +47,8 @@ class Snapshot:
     """For half-done chunks: used, free."""
     mailboxes: Mapping[str, int] = field(factory=dict)
     """Messages that wait, by kind of actor."""
+    tasks: int | None = None
+    """Of Trio, in the whole process."""
     incarnation: int | None = None
     """Of the engine."""
     engine_restarts: int | None = None
@@ -174,6 +176,8 @@ class _Gauges(Collector):
             yield self._plain("strata_queue_wait_max_seconds", text, now.queued_for_s)
         yield self._gauge("strata_workspaces", "Room for half-done chunks, by state.", "state", now.workspaces)
         yield self._gauge("strata_mailbox_depth", "Messages that wait, by kind of actor.", "actor", now.mailboxes)
+        if now.tasks is not None:
+            yield self._plain("strata_tasks", "Trio tasks of the process.", now.tasks)
         if now.incarnation is not None:
             yield self._plain("strata_engine_incarnation", "Which engine this is, from 1.", now.incarnation)
         if now.engine_restarts is not None:

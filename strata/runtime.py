@@ -218,6 +218,7 @@ class Runtime:
             resumes=now.resumes,
             workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},
             mailboxes=depths,
+            tasks=trio.lowlevel.current_statistics().tasks_living,
             incarnation=self.health().incarnation,
             engine_restarts=self._keeper.restarts,
         )
