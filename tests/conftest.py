@@ -1,6 +1,6 @@
 """The two models that tests run on: a tiny random one, and the default one, fetched when it is missing.
 
-And no settings but those that a test names.
+And no settings but those that a test names; no test fails because it is slow.
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from strata.models.pull import pull_default
 from strata.testing.tiny_model import write_tiny_model
+
+# A machine that does other work is slow, and nothing else is wrong with it.
+settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("strata")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -160,8 +160,24 @@ async def test_the_engine_is_told_to_stop_once_though_several_wish_it(autojump_c
     assert scene.deaths == []
 
 
-async def test_an_engine_that_is_not_ready_yet_is_stopped_too(autojump_clock: MockClock) -> None:
-    host = ScriptedEngine(start_s=5)
+async def test_an_engine_that_is_not_ready_yet_is_stopped_at_once(autojump_clock: MockClock) -> None:
+    host = ScriptedEngine(start_s=500)
+    async with playing(host) as scene:
+        await wait_all_tasks_blocked()
+        scene.actor.stop()
+    assert trio.current_time() == scene.actor.history[0].at
+    assert scene.said == [Stopped()]
+    assert scene.actor.state is ActorState.STOPPED
+
+
+class OnThread(ScriptedEngine):
+    """Is built to its end, as on a thread."""
+
+    ends_at_once = False
+
+
+async def test_one_that_can_not_be_cut_short_is_stopped_when_it_is_ready(autojump_clock: MockClock) -> None:
+    host = OnThread(start_s=5)
     async with playing(host) as scene:
         scene.actor.stop()
     assert host.told == [Stop()]
