@@ -120,6 +120,7 @@ BITS = {
     **{kind: (512, product(weight(kind, 37, 512)[0])) for kind in KINDS},
     "of three parts": (576, product(*(weight("Q4_1", outputs, 576, outputs)[0] for outputs in (576, 192, 192)))),
     "of parts of two kinds": (256, product(weight("Q4_K", 30, 256)[0], weight("Q6_K", 11, 256)[0])),
+    "of parts in four forms": (96, product(*(weight(kind, 11, 96)[0] for kind in ("Q4_0", "Q5_1", "Q8_0", "F16")))),
     "of an odd width": (45, product(weight("F16", 21, 45)[0])),
     "of one input": (1, product(weight("F32", 5, 1)[0])),
     "added": (1536, product(weight("Q4_1", 70, 1536)[0], add=True)),
@@ -159,6 +160,35 @@ def test_a_product_of_very_small_and_of_very_large_inputs_is_right(scale: float)
         out = product(part)(threads, x)
     expected = x.astype(np.float64) @ numbers.T
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max() + 1e-43)
+
+
+NARROW = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")
+"""Kinds whose inputs may become whole numbers: an input is then right to 1 in 2^20 of the largest of its 32."""
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_an_input_beside_a_very_large_one_is_right_by_the_measure_of_that_one(kind: str) -> None:
+    part, numbers = weight(kind, 40, 512)
+    x = random_rows(3, 512)
+    x[:, 70] = 1e4
+    x[1] *= 1e-30
+    with pool(1) as threads:
+        out = product(part)(threads, x)
+    expected = x.astype(np.float64) @ numbers.T
+    largest = np.abs(x).reshape(3, -1, 32).max(axis=2).astype(np.float64)
+    weights = np.abs(numbers.astype(np.float64)).reshape(40, -1, 32).sum(axis=2)
+    assert (np.abs(out - expected) <= largest @ weights.T * 2.0**-20 + np.abs(expected) * 2.0**-20).all()
+
+
+@pytest.mark.parametrize("kind", [*NARROW, "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_row_with_an_input_that_is_no_number_gives_none(kind: str, number: float) -> None:
+    x = random_rows(2, 512)
+    x[1, 300] = number
+    with pool(1) as threads:
+        out = product(weight(kind, 20, 512)[0])(threads, x)
+    assert np.isfinite(out[0]).all()
+    assert not np.isfinite(out[1]).any()
 
 
 def test_a_gate_is_that_of_numpy_and_closes_where_it_overflows() -> None:

@@ -7,6 +7,7 @@
 #include "rows.h"
 
 #include "arranged.h"
+#include "fixed.h"
 
 #define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
 #define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
@@ -286,11 +287,25 @@ static void several_rows(const float *const weights[OUTPUTS], struct floats x, i
 
 /* -- a range of outputs ------------------------------------------------------------------------------------------ */
 
+struct job {
+    struct pool *pool;
+    const struct product *product;
+    struct floats x[ORDERS];    /* the inputs in each order that a part needs */
+    struct fixed fixed[FORMS];  /* and in each form */
+    long size; /* outputs of a block */
+};
+
 /* Sums of outputs first .. first + count - 1 of one part to `out`, row by row `stride` apart.
  * `room`: OUTPUTS rows of weights. */
-static void part_outputs(const struct part *part, long first, long count, struct floats x, float *out, long stride,
-                         float *room)
+static void part_outputs(const struct job *job, const struct part *part, long first, long count, float *out,
+                         long stride, float *room)
 {
+    enum form form = SET(form_of)(part->kind);
+    struct floats x = job->x[order_of(part->kind)];
+    if (form != UNFIXED) {
+        SET(fixed_outputs)(part, first, count, job->fixed[form], out, stride);
+        return;
+    }
 #if FEW
     if (x.rows <= FEW) {
         row_by_row(part, first, count, x, out, stride);
@@ -308,13 +323,6 @@ static void part_outputs(const struct part *part, long first, long count, struct
         several_rows(weights, x, real, out + at, stride);
     }
 }
-
-struct job {
-    struct pool *pool;
-    const struct product *product;
-    struct floats x[ORDERS]; /* the inputs in each order that a part needs */
-    long size; /* outputs of a block */
-};
 
 static unsigned long room_bytes(const struct product *product, long size)
 {
@@ -340,8 +348,8 @@ static void gated_block(const struct job *job, long first, long count, float *ro
     const struct part *parts = product->weights->parts;
     struct floats x = product->x, out = product->out;
     float *closed = room + OUTPUTS * product->weights->columns, *through = closed + x.rows * count;
-    part_outputs(&parts[0], first, count, job->x[order_of(parts[0].kind)], closed, count, room);
-    part_outputs(&parts[1], first, count, job->x[order_of(parts[1].kind)], through, count, room);
+    part_outputs(job, &parts[0], first, count, closed, count, room);
+    part_outputs(job, &parts[1], first, count, through, count, room);
     for (long r = 0; r < x.rows; r++)
         gate(closed + r * count, through + r * count, count, out.at + r * out.stride + first);
 }
@@ -356,7 +364,7 @@ static void plain_block(const struct job *job, long first, long count, float *ro
         const struct part *part = &product->weights->parts[p];
         long from = first > start ? first : start, end = first + count < start + part->rows ? first + count : start + part->rows;
         if (from < end)
-            part_outputs(part, from - start, end - from, job->x[order_of(part->kind)], sums + from - first, count, room);
+            part_outputs(job, part, from - start, end - from, sums + from - first, count, room);
         start += part->rows;
     }
     for (long r = 0; r < x.rows; r++) {
@@ -379,22 +387,41 @@ static void product_block(void *context, long block, int worker)
         plain_block(job, first, count, room);
 }
 
-/* Sets the inputs of a job in every order that its weights ask for; -1 where memory is lacking. */
+static void arrange_rows(struct job *job, enum order order, float *memory)
+{
+    struct floats x = job->product->x;
+    job->x[order] = (struct floats){memory, x.rows, x.columns, x.columns};
+    for (long r = 0; r < x.rows; r++)
+        arrange(order, x.at + r * x.stride, x.columns, memory + r * x.columns);
+}
+
+static void fix_rows(struct job *job, enum form form, uint8_t *memory)
+{
+    struct floats x = job->product->x;
+    job->fixed[form] = (struct fixed){memory, x.rows, SET(fixed_row_bytes)(x.columns)};
+    for (long r = 0; r < x.rows; r++)
+        SET(fix_row)(form, x.at + r * x.stride, x.columns, memory + r * job->fixed[form].row_bytes);
+}
+
+/* Sets the inputs of a job in every order and form that its weights ask for; -1 where memory is lacking. */
 static int arrange_inputs(struct job *job)
 {
     const struct weights *weights = job->product->weights;
     struct floats x = job->product->x;
-    float *memory = pool_results(job->pool, sizeof *memory * x.rows * x.columns * (ORDERS - 1));
+    const long whole = (x.rows * x.columns + LINE - 1) / LINE * LINE;
+    float *memory = pool_results(job->pool, sizeof *memory * whole * (ORDERS - 1)
+                                                + x.rows * SET(fixed_row_bytes)(x.columns) * (FORMS - 1));
     if (memory == NULL)
         return -1;
     job->x[NATURAL] = x;
     for (int p = 0; p < weights->count; p++) {
-        enum order order = order_of(weights->parts[p].kind);
-        if (job->x[order].at != NULL)
-            continue;
-        job->x[order] = (struct floats){memory + (order - 1) * x.rows * x.columns, x.rows, x.columns, x.columns};
-        for (long r = 0; r < x.rows; r++)
-            arrange(order, x.at + r * x.stride, x.columns, job->x[order].at + r * x.columns);
+        enum form form = SET(form_of)(weights->parts[p].kind);
+        enum order order = form == UNFIXED ? order_of(weights->parts[p].kind) : NATURAL;
+        if (form != UNFIXED && job->fixed[form].at == NULL)
+            fix_rows(job, form, (uint8_t *)(memory + whole * (ORDERS - 1))
+                                    + x.rows * SET(fixed_row_bytes)(x.columns) * (form - 1));
+        if (job->x[order].at == NULL)
+            arrange_rows(job, order, memory + (order - 1) * whole);
     }
     return 0;
 }
