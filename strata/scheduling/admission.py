@@ -63,8 +63,10 @@ class Admission:
     def overdue_at(self) -> float:
         """When the first of those queued will have waited for `max_wait_s`; inf if there is no such time."""
         limit = self._settings.max_wait_s
-        first = None if limit is None else self._waiting.first_queued()
-        return inf if first is None or limit is None else first.arrived + limit
+        if limit is None:
+            return inf
+        first = self._waiting.first_queued()
+        return inf if first is None else first.arrived + limit
 
     def overdue(self, now: float) -> tuple[Record, WaitedTooLong] | None:
         """The first of those queued, if it has waited too long, and what it is told."""

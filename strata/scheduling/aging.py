@@ -15,7 +15,7 @@ from strata.scheduling.waiting import Kinds
 
 def first_by_age(view: View, kinds: Kinds) -> Move | None:
     """Who goes before all of higher priorities into a place that is free."""
-    longest = _longest(view, kinds)
+    longest = _longest(view, kinds) if len(view.waiting.priorities) > 1 else []
     if len(longest) < 2:
         return None
     top = longest[0].priority
@@ -25,9 +25,11 @@ def first_by_age(view: View, kinds: Kinds) -> Move | None:
 
 def rows_by_age(view: View, kinds: Kinds, *, spared: Callable[[Record, View], bool]) -> Iterator[Offer]:
     """Who takes the row of an answer of a higher priority, once that had its quantum."""
-    if view.rows.last is None:
+    if view.rows.last is None or not view.waiting:
         return
     lowest = view.rows.last.priority
+    if view.waiting.priorities[-1] >= lowest:
+        return
     answers = [r for r in view.rows.answers if r.priority == lowest and r.slices and not spared(r, view)]
     if not answers:
         return

@@ -9,6 +9,7 @@ after an idle page is idle and was let go before it: the one that was idle longe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 
@@ -21,7 +22,7 @@ class PrefixCache:
         self._pages: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
         self._pins: dict[int, int] = {}
-        self._idle: dict[int, None] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
         """In the order in which they may go."""
         self.several = 0
         """How many are held by more than one."""
@@ -75,8 +76,7 @@ class PrefixCache:
             self._idle[page] = None
 
     def evict(self) -> int:
-        """The page that may go first; it is not known here any more.  Raises StopIteration if all are held."""
-        page = next(iter(self._idle))
-        del self._idle[page]
+        """The page that may go first; it is not known here any more.  Raises KeyError if all are held."""
+        page, _ = self._idle.popitem(last=False)
         del self._pages[self._names.pop(page)]
         return page

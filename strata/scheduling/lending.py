@@ -72,6 +72,8 @@ class Lending:
         self._finishes: Record | None = None
         self._waits: dict[Seq, float] = {}
         """Those that lack only pages, queued or parked, and since when."""
+        self._room = Room(0)
+        """As it last was, where nobody waits for pages and none can be moved."""
 
     def __repr__(self) -> str:
         return f"<Lending {self._supply}, {len(self._waits)} wait for pages>"
@@ -92,6 +94,10 @@ class Lending:
         """What a request must fit into to run."""
         pages = self._supply.pages.room
         fits = self._supply.fits if self._supply.swaps else None
+        if not fits and not self._waits:
+            if pages != self._room.pages:
+                self._room = Room(pages)
+            return self._room
         room = Room(pages, beside=tuple(self._rows) if fits else (), fits=fits)
         if not self._waits:
             return room
@@ -102,7 +108,7 @@ class Lending:
 
     def changes_at(self, now: float) -> float:
         """When one of those that lack only pages will have been passed for long enough; inf if none will."""
-        return min((at for _, at in self._passed() if at > now), default=inf)
+        return min((at for _, at in self._passed() if at > now), default=inf) if self._waits else inf
 
     def runs_or_gone(self, seq: Seq) -> None:
         self._waits.pop(seq, None)

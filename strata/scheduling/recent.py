@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from strata.messages import Seq
@@ -15,7 +16,8 @@ class Recent:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._names: dict[Seq, None] = {}
+        # A plain one would have to look over all that it has forgotten, to find its first.
+        self._names: OrderedDict[Seq, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -26,7 +28,7 @@ class Recent:
     def add(self, seq: Seq) -> None:
         self._names[seq] = None
         if len(self._names) > self._kept:
-            del self._names[next(iter(self._names))]
+            self._names.popitem(last=False)
 
     def discard(self, seq: Seq) -> bool:
         """Whether it was there."""

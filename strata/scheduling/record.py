@@ -5,7 +5,7 @@ Time comes in as an argument.  Nothing another request did changes what is writt
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import Final
 
 from attrs import define, field, frozen
@@ -21,6 +21,9 @@ Rank = tuple[int, float, int]
 
 HISTORY: Final = 1000
 """How many changes are kept: the first half shows how it began, the rest what it does now."""
+
+READS: Final = (State.QUEUED, State.READING, State.PARKED_READING)
+"""With some of the prompt to read."""
 
 BY_EQUALS: Final = frozenset({"short", "purse", "turn"})
 """Reasons to park for one of the same priority (R3)."""
@@ -43,16 +46,19 @@ class History:
 
     def __init__(self) -> None:
         self._first: list[Change] = []
-        self._last: deque[Change] = deque(maxlen=HISTORY - HISTORY // 2)
+        self._last: deque[Change] | None = None
+        """Few ever have so many."""
 
     def add(self, change: Change) -> None:
         if len(self._first) < HISTORY // 2:
             self._first.append(change)
-        else:
-            self._last.append(change)
+            return
+        if self._last is None:
+            self._last = deque(maxlen=HISTORY - HISTORY // 2)
+        self._last.append(change)
 
     def all(self) -> tuple[Change, ...]:
-        return (*self._first, *self._last)
+        return (*self._first, *(self._last or ()))
 
 
 @define(eq=False, kw_only=True)
@@ -71,7 +77,11 @@ class Record:
     prefix: tuple[bytes, ...] = ()
     """The names of the pages that its prompt fills (`scheduling.prefix`)."""
 
+    rank: Rank = field(init=False)
+    arrival_key: Key = field(init=False)
     state: State = State.QUEUED
+    reads: bool = True
+    """Whether it still has some of its prompt to read."""
     since: float = field(init=False)
     """When it came into its state; of a queued one its arrival."""
     position: int = 0
@@ -120,21 +130,15 @@ class Record:
     first_token_at: float | None = None
     last_token_at: float | None = None
     longest_gap_s: float = 0.0
-    parks: Counter[str] = field(factory=Counter)
+    parks: dict[str, int] = field(factory=dict)
     resumes: int = 0
     spent: dict[State, float] = field(factory=dict)
     history: History = field(factory=History)
 
     def __attrs_post_init__(self) -> None:
         self.since = self.waits_since = self.arrived
-
-    @property
-    def rank(self) -> Rank:
-        return (-self.priority, self.arrived, self.seq)
-
-    @property
-    def arrival_key(self) -> Key:
-        return (self.arrived, self.seq)
+        self.rank = (-self.priority, self.arrived, self.seq)
+        self.arrival_key = (self.arrived, self.seq)
 
     @property
     def started(self) -> bool:
@@ -153,25 +157,20 @@ class Record:
         return self.protection is not None and now < self.protection.until
 
     @property
-    def reads(self) -> bool:
-        """Whether it still has some of its prompt to read."""
-        return self.state in (State.QUEUED, State.READING, State.PARKED_READING)
-
-    @property
     def chunk_end(self) -> int:
         return min(self.prompt_tokens, (self.position // self.chunk_tokens + 1) * self.chunk_tokens)
 
     @property
     def in_last_chunk(self) -> bool:
-        return self.chunk_end == self.prompt_tokens
+        return (self.position // self.chunk_tokens + 1) * self.chunk_tokens >= self.prompt_tokens
 
     @property
     def need(self) -> int:
         """Tokens still to read, the chunk under way counted by its slices; at least 1."""
         left = self.prompt_tokens - self.position
-        if self.total:
+        if self.total and self.done:
             left -= (self.chunk_end - self.position) * self.done // self.total
-        return max(1, left)
+        return left if left > 1 else 1
 
     @property
     def stands_at(self) -> int:
@@ -217,10 +216,10 @@ class Record:
         """Follow the table.  Raises IllegalTransition."""
         state = follow(self.state, event)
         self.spent[self.state] = self.spent.get(self.state, 0.0) + now - self.since
-        self.state, self.since = state, now
+        self.state, self.since, self.reads = state, now, state in READS
         if event is Event.PARKED:
             self.waits_since = now
-            self.parks[reason] += 1
+            self.parks[reason] = self.parks.get(reason, 0) + 1
         elif event is Event.RESUMED:
             self.resumes += 1
         self.history.add(Change(state, now, reason))

@@ -16,6 +16,8 @@ class Rows:
         self.limit = limit
         self.reader: Record | None = None
         self._answers: dict[Seq, Record] = {}
+        self._ranked: tuple[Record, ...] | None = ()
+        """The same in rank; None: they have to be ordered again."""
 
     def __len__(self) -> int:
         return len(self._answers) + (self.reader is not None)
@@ -30,7 +32,7 @@ class Rows:
 
     @property
     def free(self) -> int:
-        return self.limit - len(self)
+        return self.limit - len(self._answers) - (self.reader is not None)
 
     @property
     def one(self) -> bool:
@@ -40,12 +42,14 @@ class Rows:
     @property
     def answers(self) -> tuple[Record, ...]:
         """Those that answer, in rank."""
-        return tuple(sorted(self._answers.values(), key=_by_rank))
+        if self._ranked is None:
+            self._ranked = tuple(sorted(self._answers.values(), key=_by_rank))
+        return self._ranked
 
     @property
     def last(self) -> Record | None:
         """The last in rank of those that answer."""
-        return max(self._answers.values(), key=_by_rank, default=None)
+        return self.answers[-1] if self._answers else None
 
     def take(self, record: Record) -> None:
         """It runs now, in a row that is free, by its state."""
@@ -53,7 +57,7 @@ class Rows:
             assert self.reader is None, "one reads at a time"
             self.reader = record
         else:
-            self._answers[record.seq] = record
+            self._answers[record.seq], self._ranked = record, None
         assert self.free >= 0, "a row for each that runs"
 
     def leave(self, record: Record) -> None:
@@ -61,15 +65,17 @@ class Rows:
             self.reader = None
         else:
             del self._answers[record.seq]
+            self._ranked = None
 
     def joined(self, record: Record) -> None:
         """The reader has read its prompt and answers, in the same row."""
         self.reader = None
-        self._answers[record.seq] = record
+        self._answers[record.seq], self._ranked = record, None
 
     def clear(self) -> None:
         self.reader = None
         self._answers.clear()
+        self._ranked = ()
 
 
 def _by_rank(record: Record) -> tuple[int, float, int]:

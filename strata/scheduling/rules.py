@@ -33,16 +33,18 @@ def reader_should_stop(view: View) -> bool:
 
 def changes_at(view: View) -> float:
     """When time alone will bring the next move, or make the reader stop at its chunk's end; inf if it will not."""
+    if not view.waiting or view.settings.preempt is Preempt.OFF:
+        return inf
     times = (offer.at for offers in (_displacements, _at_chunk_end) for offer in offers(view))
     return min((at for at in times if at > view.now), default=inf)
 
 
 def lacks_only_pages(view: View) -> Record | None:
     """The first in rank of those queued, if it would run now but for its pages (R6)."""
-    heads = (view.waiting.head(priority) for priority in view.waiting.priorities)
-    first = next((head for head in heads if head is not None), None)
-    if first is None:
+    if not view.waiting.queued:
         return None
+    heads = (view.waiting.head(priority) for priority in view.waiting.priorities)
+    first = next(head for head in heads if head is not None)
     in_the_way = view.rows.reader or (None if view.rows.free else view.rows.last)
     if in_the_way is not None:
         view = view.without(in_the_way)
@@ -248,6 +250,8 @@ def _is_nearly_done(record: Record, view: View) -> bool:
     """Less than two slices to read, or `finish_tokens` to write."""
     if not record.reads:
         return record.left_to_write(record.max_tokens) <= view.settings.finish_tokens
+    if not record.in_last_chunk:
+        return False
     # Known of all that ran a slice: its chunk's heartbeat says it, or the chunk before shows it.
     left = record.slices_left
-    return record.in_last_chunk and left is not None and left < 2
+    return left is not None and left < 2

@@ -11,7 +11,7 @@ from strata.config import SchedulerSettings
 from strata.messages import Seq, Step
 from strata.scheduling.record import Record
 from strata.scheduling.rows import Rows
-from strata.scheduling.steps import Steps, members
+from strata.scheduling.steps import Says, Steps, members
 from strata.scheduling.supply import Supply
 
 
@@ -37,7 +37,7 @@ class Saying:
         `parks`: somebody was parked.
         """
         before = self._steps.newest
-        said = self._steps.say(self._step(stops, finishes), parks=parks, now=now)
+        said = self._steps.say(self._says(stops, finishes), parks=parks, now=now)
         if said is not None:
             for seq in members(before) - members(said):
                 if (record := self._started.get(seq)) is not None:
@@ -50,7 +50,7 @@ class Saying:
         """Whether the engine will not run it, so that its pages may be moved."""
         return record.seq not in members(self._steps.newest) and self._steps.has_begun(record.left)
 
-    def _step(self, stops: bool, finishes: Record | None) -> Step:
+    def _says(self, stops: bool, finishes: Record | None) -> Says:
         """All that run and have on the device what they hold."""
         reader, answers = self._rows.reader, self._rows.answers
         if self._supply.swaps:
@@ -59,13 +59,12 @@ class Saying:
         until = self._chunk_end(reader) if reader is not None and stops else None
         if finishes is not None and (reader is None or self._may_pause(reader)):
             reader, until = finishes, finishes.chunk_end
-        return Step(
-            0,
-            decode=tuple(record.seq for record in answers),
-            read=None if reader is None else reader.seq,
-            read_until=until,
-            read_share=self._settings.read_share,
-            gap_s=self._settings.decode_gap_s if reader is not None and reader.short else 0.0,
+        return (
+            tuple([record.seq for record in answers]),
+            None if reader is None else reader.seq,
+            until,
+            self._settings.read_share,
+            self._settings.decode_gap_s if reader is not None and reader.short else 0.0,
         )
 
     def _may_pause(self, reader: Record) -> bool:

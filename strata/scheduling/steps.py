@@ -6,10 +6,16 @@ under step n or a newer one.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import attrs
 from attrs import define, frozen
 
 from strata.messages import Seq, Step
+
+Says: TypeAlias = tuple[tuple[Seq, ...], Seq | None, int | None, float, float]
+"""All that a step says but its number: `decode`, `read`, `read_until`, `read_share`, `gap_s`.  A plain tuple, since
+every decision makes one and few of them are sent."""
 
 
 @frozen
@@ -37,6 +43,7 @@ class Steps:
     def __init__(self, *, read_share: float) -> None:
         self._nothing = Step(0, read_share=read_share)
         self.newest = self._nothing
+        self._said: Says = _says(self.newest)
         self.in_force = self.newest
         self.give_way = GiveWay()
         self._on_its_way: dict[int, _Sent] = {}
@@ -53,12 +60,11 @@ class Steps:
         """Whether step n, or a newer one, is in force."""
         return self.in_force.n >= n
 
-    def say(self, step: Step, *, parks: bool, now: float) -> Step | None:
-        """The step, numbered, if it differs from the newest; `step.n` does not matter."""
-        newest = self.newest
-        if _says(step) == _says(newest):
+    def say(self, says: Says, *, parks: bool, now: float) -> Step | None:
+        """The step, numbered, if it differs from the newest."""
+        if says == self._said:
             return None
-        self.newest = Step(newest.n + 1, *_says(step))
+        self.newest, self._said = Step(self.newest.n + 1, *says), says
         self._on_its_way[self.newest.n] = _Sent(self.newest, now, parks)
         return self.newest
 
@@ -89,6 +95,7 @@ class Steps:
     def forget(self) -> None:
         """The engine is gone, and what it was told.  Numbers go on."""
         self.newest = self.in_force = attrs.evolve(self._nothing, n=self.newest.n)
+        self._said = _says(self.newest)
         self._on_its_way.clear()
 
 
@@ -97,6 +104,5 @@ def members(step: Step) -> set[Seq]:
     return {*step.decode, *(() if step.read is None else (step.read,))}
 
 
-def _says(step: Step) -> tuple[tuple[Seq, ...], Seq | None, int | None, float, float]:
-    """All but its number.  By name, not by `attrs.evolve`: every decision asks it, twice."""
+def _says(step: Step) -> Says:
     return (step.decode, step.read, step.read_until, step.read_share, step.gap_s)

@@ -38,12 +38,13 @@ class View:
 
     def oldest(self, priority: int) -> Record | None:
         """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
-        found = [r for r in self.rows if r.priority == priority and (self.rows.one or r is self.rows.reader)]
+        rows = self.rows
         # One that would fit alone lacks no pages: those who run could be parked for it.
-        waits = self.waiting.oldest(priority, self.room.empty)
-        if waits is not None:
-            found.append(waits)
-        return min(found, key=lambda r: r.arrival_key, default=None)
+        found = self.waiting.oldest(priority, self.room.empty)
+        for record in rows if rows.one else () if rows.reader is None else (rows.reader,):
+            if record.priority == priority and (found is None or record.arrival_key < found.arrival_key):
+                found = record
+        return found
 
 
 @frozen

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from itertools import islice
+from math import inf
 from operator import neg
 from typing import Final
 
@@ -53,9 +54,6 @@ class Room:
         return self.without(*self.beside)
 
 
-ANY_ROOM: Final = Room(float("inf"))
-
-
 @frozen
 class Kinds:
     """Who could use a place: one that has to read, one that answers."""
@@ -92,7 +90,8 @@ class Waiting:
     def __init__(self) -> None:
         self._levels: dict[int, _Level] = {}
         self._priorities: list[int] = []
-        self._records: dict[Seq, Record] = {}
+        # By number; a key's last part is one.
+        self._records: dict[float, Record] = {}
         # A parked read's need can still shrink while its park is on its way to the engine.
         self._filed: dict[Seq, Key] = {}
         self.queued = 0
@@ -155,7 +154,7 @@ class Waiting:
     def head(self, priority: int) -> Record | None:
         """The oldest that is queued, whether it fits or not."""
         level = self._levels.get(priority)
-        return None if level is None else self._record(level.queued.first(ANY_ROOM.pages))
+        return None if level is None else self._record(level.queued.first(inf))
 
     def first_queued(self) -> Record | None:
         """The oldest of all that are queued and never started, whatever their priority."""
@@ -167,25 +166,35 @@ class Waiting:
         level = self._levels.get(priority)
         if level is None:
             return None
-        found: list[Record | None] = []
+        found = None
         if kinds.reads:
-            found += self._admitted(level.queued, room), self._parked(level.reads, room)
+            found = self._admitted(level.queued, room)
+            reads = self._parked(level.reads, room)
+            if reads is not None and (found is None or reads.arrival_key < found.arrival_key):
+                found = reads
         if kinds.answers:
-            found.append(self._parked(level.answers, room))
-        return min((r for r in found if r is not None), key=_by_arrival, default=None)
+            answers = self._parked(level.answers, room)
+            if answers is not None and (found is None or answers.arrival_key < found.arrival_key):
+                found = answers
+        return found
 
     def longest(self, priority: int, room: Room, kinds: Kinds = EITHER, *, queued: bool = True) -> Record | None:
         """Who has waited the longest of those that could run, the queued ones among them or not."""
         level = self._levels.get(priority)
         if level is None:
             return None
-        found: list[Record | None] = []
+        found = None
         if kinds.reads:
             # A queued one waits since its arrival.
-            found += self._admitted(level.queued, room) if queued else None, self._parked(level.reads_by_wait, room)
+            found = self._admitted(level.queued, room) if queued else None
+            reads = self._parked(level.reads_by_wait, room)
+            if reads is not None and (found is None or reads.wait_key < found.wait_key):
+                found = reads
         if kinds.answers:
-            found.append(self._parked(level.answers_by_wait, room))
-        return min((r for r in found if r is not None), key=_by_wait, default=None)
+            answers = self._parked(level.answers_by_wait, room)
+            if answers is not None and (found is None or answers.wait_key < found.wait_key):
+                found = answers
+        return found
 
     def half_read(self, priority: int) -> int:
         """How many are parked with some of their prompt to read."""
@@ -197,8 +206,10 @@ class Waiting:
         level = self._levels.get(priority)
         if level is None:
             return None
-        found = self._admitted(level.queued_by_need, room), self._parked(level.reads_by_need, room)
-        return min((r for r in found if r is not None), key=_by_need, default=None)
+        queued, reads = self._admitted(level.queued_by_need, room), self._parked(level.reads_by_need, room)
+        if queued is None or reads is None:
+            return queued or reads
+        return reads if reads.need_key < queued.need_key else queued
 
     def before(self, record: Record) -> int:
         """How many queued ones rank before this queued one."""
@@ -217,37 +228,32 @@ class Waiting:
         by_need.add(key, size)
 
     def _admitted(self, queued: Ordered, room: Room) -> Record | None:
-        first = self._record(queued.first(room.pages))
-        if first is None or (room.before is not None and first.rank > room.before):
+        key = queued.first(room.pages)
+        if key is None:
             return None
-        if room.has_room(first):
+        first = self._records[key[-1]]
+        if room.before is not None and first.rank > room.before:
+            return None
+        if room.fits is None or room.has_room(first):
             return first
-        others = (self._records[Seq(int(key[-1]))] for key in islice(queued.all_within(room.pages), 1, TRIES))
+        others = (self._records[key[-1]] for key in islice(queued.all_within(room.pages), 1, TRIES))
         found = next((record for record in others if room.has_room(record)), None)
         return None if found is None or (room.before is not None and found.rank > room.before) else found
 
     def _parked(self, parked: Ordered, room: Room) -> Record | None:
         if room.fits is None:
             return self._record(parked.first(0))
-        records = (self._records[Seq(int(key[-1]))] for key in parked)
+        records = (self._records[key[-1]] for key in parked)
         return next((record for record in records if room.has_room(record)), None)
 
     def _first_new(self, queued: Ordered) -> Record | None:
         # Those that a dead engine had are but few.
-        records = (self._records[Seq(int(key[-1]))] for key in queued)
+        records = (self._records[key[-1]] for key in queued)
         return next((record for record in records if not record.started), None)
 
     def _record(self, key: Key | None) -> Record | None:
-        return None if key is None else self._records[Seq(int(key[-1]))]
+        return None if key is None else self._records[key[-1]]
 
 
 def _by_arrival(record: Record) -> Key:
     return record.arrival_key
-
-
-def _by_wait(record: Record) -> Key:
-    return record.wait_key
-
-
-def _by_need(record: Record) -> Key:
-    return record.need_key
