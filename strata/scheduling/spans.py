@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from attrs import frozen
+import msgspec
 
 from strata.config import Preempt
 from strata.messages import Completed, Ended, Seq
@@ -22,8 +22,7 @@ from strata.scheduling.view import View
 from strata.scheduling.waiting import EITHER, Kinds
 
 
-@frozen(kw_only=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Slices and decode steps of one step message, that ran one after another.  Times are in monotonic seconds."""
 
     rows: tuple[Seq, ...] = ()
@@ -47,8 +46,21 @@ class Span:
     """Where the reader's chunk stands afterwards.  It is not complete: that is a fact of its own."""
 
 
-@frozen
-class Steady:
+class ChunksRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whole chunks of one prompt, read one after another with nobody beside them, up to `position` (tokens)."""
+
+    seq: Seq
+    position: int
+    slices: int
+    seconds: float
+    """Engine time of all of them."""
+    longest_s: float
+    """Of the one that took longest."""
+    last: tuple[int, int]
+    """Tokens and slices of the last one."""
+
+
+class Steady(msgspec.Struct, frozen=True, gc=False):
     """While the work stays below this, `decide` says nothing new: nobody else has to be asked in between.
 
     At least one slice or one step may always run.  Ends, whole prompts and arrivals count as events whatever this says.
@@ -72,11 +84,16 @@ ONE: Final = Steady(steps=1, slices=1, chunks=0)
 class SpanScheduler(Scheduler):
     """A scheduler that also takes spans.  Its rules are the scheduler's own: none of them is written here again."""
 
-    def steady(self, now: float) -> Steady:
-        """How far the engine may go on by itself.  Ask after `decide`."""
+    def steady(self, now: float, *, told: bool = False) -> Steady:
+        """How far the engine may go on by itself.  Ask after `decide`.
+
+        `told`: it will hear something at its next boundary, and does no more before that than what is under way.
+        """
         if not self._waiting:
             # Every rule is about somebody who waits.
             return ANY
+        if told:
+            return ONE
         taken = self._steps.newest.n == self._steps.in_force.n
         settings = self._settings
         if settings.preempt is Preempt.OFF and taken:
@@ -106,6 +123,17 @@ class SpanScheduler(Scheduler):
             self._read_on(span, now)
         if span.steps:
             self._answered(span, now)
+
+    def chunks_read(self, fact: ChunksRead, now: float) -> None:
+        """Whole chunks of the one that reads: as many `Scheduler.chunk_read`, none of them of its prompt's end."""
+        record = self._started[fact.seq]
+        self._pay(record, fact.seconds, now)
+        self._ran_for(record, fact.slices, fact.seconds)
+        self._pace.read_for(fact.seconds, chunk_s=fact.longest_s)
+        self._pace.read_tokens += fact.position - record.position
+        record.read(fact.position)
+        record.chunk_before = fact.last
+        self._supply.read(record)
 
     # -- the same answers, at once, where nobody waits or lacks pages -------------------------------------------------
 
@@ -208,7 +236,7 @@ class SpanScheduler(Scheduler):
             self._waiting.add(record)
 
     def _answered(self, span: Span, now: float) -> None:
-        pace = self._pace
+        pace, steps, in_force = self._pace, span.steps, self._steps.in_force.n
         pace.engine_s += span.steps_s
         pace.longest_step_s = max(pace.longest_step_s, span.longest_step_s)
         part = span.steps_s / len(span.rows)
@@ -217,9 +245,11 @@ class SpanScheduler(Scheduler):
                 continue
             if self._rows.one:
                 self._pay(record, part, now)
-            self._ran_for(record, span.steps, part)
+            record.engine_s += part
+            if in_force >= record.placed:
+                record.slices += steps
             _write(record, span)
-            pace.written_tokens += span.steps
+            pace.written_tokens += steps
         for seq in span.ended:
             if (record := self._started.get(seq)) is not None:
                 self._end(record, Completed("length"), now)
@@ -237,5 +267,7 @@ def _write(record: Record, span: Span) -> None:
         record.first_token_at = span.first_at
         record.longest_gap_s = span.longest_gap_s
     else:
-        record.longest_gap_s = max(record.longest_gap_s, span.first_at - record.last_token_at, span.longest_gap_s)
+        gap = max(span.first_at - record.last_token_at, span.longest_gap_s)
+        if gap > record.longest_gap_s:
+            record.longest_gap_s = gap
     record.last_token_at = span.last_at

@@ -38,13 +38,17 @@ class View:
 
     def oldest(self, priority: int) -> Record | None:
         """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
-        rows = self.rows
-        # One that would fit alone lacks no pages: those who run could be parked for it.
-        found = self.waiting.oldest(priority, self.room.empty)
-        for record in rows if rows.one else () if rows.reader is None else (rows.reader,):
-            if record.priority == priority and (found is None or record.arrival_key < found.arrival_key):
-                found = record
-        return found
+        return oldest(priority, self.rows, self.waiting, self.room)
+
+
+def oldest(priority: int, rows: Rows, waiting: Waiting, room: Room) -> Record | None:
+    """`View.oldest`, for whoever has no view."""
+    # One that would fit alone lacks no pages: those who run could be parked for it.
+    found = waiting.oldest(priority, room.empty)
+    for record in rows if rows.one else () if rows.reader is None else (rows.reader,):
+        if record.priority == priority and (found is None or record.arrival_key < found.arrival_key):
+            found = record
+    return found
 
 
 @frozen

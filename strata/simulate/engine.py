@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from math import inf
 
-from attrs import define, frozen
+from attrs import define
 
 from strata.messages import ChunkRead, Close, Decoded, Row, Seq, Step, Took
-from strata.scheduling.spans import ANY, Span, Steady
-from strata.simulate.cost import CONTEXT_SPAN, CostModel, in_ticks
+from strata.scheduling.spans import ANY, ChunksRead, Span, Steady
+from strata.simulate.cost import CONTEXT_SPAN, TICKS, CostModel
 from strata.simulate.leap import Beside, Leap, beside, decode_alone, read_alone
 
-Fact = Took | Span | ChunkRead | Decoded
+Fact = Took | Span | ChunksRead | ChunkRead | Decoded
 
 
 @define(eq=False)
@@ -38,12 +38,14 @@ class Sequence:
         return self.position < self.prompt
 
 
-@frozen
+@define(eq=False)
 class Work:
     """What runs from a boundary on, until an event."""
 
     reader: Sequence | None
-    decoders: tuple[Sequence, ...]
+    decoders: tuple[Sequence, ...] = ()
+    rows: tuple[Seq, ...] = ()
+    """Theirs."""
     step_s: float = 0.0
     until_dearer: int = 0
     """Steps until one of the decoders comes into its next span, or has written its last token."""
@@ -76,6 +78,10 @@ class SimulatedEngine:
         self._unread_step_s = 0.0
         """Of the last decode step, while no slice has run since; 0: one has."""
         self._work: Work | None = None
+        self._changed = False
+        """Whether somebody ended, or a chunk did, since it was chosen."""
+        self._chunks: list[tuple[int, float]] = []
+        """Of the first whole chunks of any prompt: how many slices, and what each takes (seconds)."""
         self._news = False
         """Whether the last choice heard something, or took a step that had waited for a workspace."""
 
@@ -127,12 +133,30 @@ class SimulatedEngine:
         if self._waiting is not None:
             self._take(self._waiting)
             self._news = self._news or self._waiting is None
+        work = self._work
+        if self._news or self._changed or work is None:
+            work = self._work = self._begin()
+            self._changed = False
+        elif work.decoders and not work.until_dearer:
+            self._plan_steps(work)
+        if work is None:
+            self.next_boundary = inf
+        elif work.reader is not None and (not work.decoders or self._credit > 0):
+            self.next_boundary = self.now + work.reader.slice_s
+        else:
+            self.next_boundary = self.now + work.step_s
+
+    def _begin(self) -> Work | None:
+        """What is to run from now on."""
         reader, decoders = self._reader(), self._decoders()
         if reader is not None and not reader.total:
             self._begin_chunk(reader)
-        self._work = self._plan(reader, decoders)
         self._share(reader is not None and bool(decoders))
-        self.next_boundary = inf if self._work is None else self.now + self._first_s(self._work)
+        if not decoders:
+            return None if reader is None else Work(reader)
+        work = Work(reader, decoders, tuple([one.seq for one in decoders]))
+        self._plan_steps(work)
+        return work
 
     def _share(self, both: bool) -> None:
         """Credit begins with what the step before earns, so that a reader that comes does not wait for another (R4)."""
@@ -142,7 +166,7 @@ class SimulatedEngine:
 
     def _earned(self, step_s: float) -> float:
         share = self._step.read_share
-        return max(in_ticks(step_s * share / (1 - share)), in_ticks(self._step.gap_s))
+        return max(round(step_s * share / (1 - share) * TICKS), round(self._step.gap_s * TICKS)) / TICKS
 
     def _take(self, step: Step) -> None:
         """Bring it into force, unless its reader must wait for a workspace."""
@@ -172,37 +196,40 @@ class SimulatedEngine:
         return self._sequences[next(reversed(self._half_read))]
 
     def _decoders(self) -> tuple[Sequence, ...]:
-        step = self._step
+        step, known = self._step, self._sequences
         named = step.decode if step.read is None or step.read in step.decode else (*step.decode, step.read)
-        found = (self._sequences.get(seq) for seq in named)
-        return tuple(one for one in found if one is not None and not one.unread)
+        return tuple([known[seq] for seq in named if seq in known and not known[seq].unread])
 
     def _begin_chunk(self, reader: Sequence) -> None:
-        tokens = self._chunk_end(reader) - reader.position
-        reader.done, reader.total = 0, self._cost.slices(tokens)
-        reader.slice_s = self._cost.slice_seconds(tokens, reader.position)
+        start, whole = reader.position, self._chunk_tokens
+        tokens = self._chunk_end(reader) - start
+        reader.done = 0
+        if tokens == whole:
+            reader.total, reader.slice_s = self._whole_chunk(start // whole)
+        else:
+            reader.total, reader.slice_s = self._cost.slices(tokens), self._cost.slice_seconds(tokens, start)
+
+    def _whole_chunk(self, at: int) -> tuple[int, float]:
+        """Slices of the chunk at this place of the grid, and what each takes."""
+        known, tokens = self._chunks, self._chunk_tokens
+        while len(known) <= at:
+            start = len(known) * tokens
+            known.append((self._cost.slices(tokens), self._cost.slice_seconds(tokens, start)))
+        return known[at]
 
     def _chunk_end(self, reader: Sequence) -> int:
         chunk = self._chunk_tokens
         return min(reader.prompt, (reader.position // chunk + 1) * chunk)
 
-    def _plan(self, reader: Sequence | None, decoders: tuple[Sequence, ...]) -> Work | None:
-        if not decoders:
-            return None if reader is None else Work(reader, ())
+    def _plan_steps(self, work: Work) -> None:
+        """What a step takes from here on, and for how long."""
         spans, left = 0, 1 << 60
-        for one in decoders:
+        for one in work.decoders:
             span, inside = divmod(one.prompt + one.written, CONTEXT_SPAN)
             spans += span
             left = min(left, one.answer - one.written, CONTEXT_SPAN - inside)
-        step_s = self._cost.step_seconds(len(decoders), spans)
-        gain = self._earned(step_s) if reader is not None else 0.0
-        return Work(reader, decoders, step_s, left, gain)
-
-    def _first_s(self, work: Work) -> float:
-        """How long the first slice or step takes."""
-        if work.reader is not None and (not work.decoders or self._credit > 0):
-            return work.reader.slice_s
-        return work.step_s
+        work.step_s, work.until_dearer = self._cost.step_seconds(len(work.decoders), spans), left
+        work.gain = self._earned(work.step_s) if work.reader is not None else 0.0
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -216,6 +243,12 @@ class SimulatedEngine:
         while True:
             work = self._work
             assert work is not None, "an idle engine is woken, not run"
+            if not work.decoders and chunks and not self.must_hear and self._waiting is None:
+                read, steady = self._read_chunks(work, until, steady, chunks)
+                chunks -= read
+                if read and self.next_boundary > until:
+                    self.ran_out = False
+                    return self._take_facts()
             # With a message to hear, only what is under way.
             leap = self._leap(work, self.next_boundary if self.must_hear else until, steady)
             reads = work.reader is not None and work.reader.position
@@ -229,11 +262,49 @@ class SimulatedEngine:
                 return self._take_facts()
             steady = _rest(steady, work, leap)
 
+    def _read_chunks(self, work: Work, until: float, steady: Steady, most: float) -> tuple[int, Steady]:
+        """Whole chunks of one that reads alone, as far as all of it stays below; how many, and what is left of it."""
+        reader = work.reader
+        if reader is None or reader.done or self._step.read_until is not None:
+            return 0, steady
+        chunk, now, slices_left, paid_left = self._chunk_tokens, self.now, steady.slices, steady.paid_s
+        first = at = reader.position // chunk
+        # The prompt's last chunk is an event, and one that is not whole begins after a cached page.
+        end = (reader.prompt - 1) // chunk if reader.position == at * chunk else 0
+        longest_s = 0.0
+        while at < end and at - first < most:
+            slices, slice_s = self._whole_chunk(at)
+            seconds = slices * slice_s
+            if now + seconds > until or slices >= slices_left or seconds + slice_s > paid_left:
+                break
+            at, now, longest_s = at + 1, now + seconds, max(longest_s, seconds)
+            slices_left, paid_left = slices_left - slices, paid_left - seconds
+        if at > first:
+            self._have_read(reader, at, now, longest_s)
+            steady = Steady(steady.steps, slices_left, paid_left)
+        return at - first, steady
+
+    def _have_read(self, reader: Sequence, at: int, now: float, longest_s: float) -> None:
+        """All chunks up to this place of the grid."""
+        tokens = self._chunk_tokens
+        slices = reader.total
+        fact = ChunksRead(
+            seq=reader.seq,
+            position=at * tokens,
+            slices=slices * (at - reader.position // tokens),
+            seconds=now - self.now,
+            longest_s=longest_s,
+            last=(tokens, slices),
+        )
+        self._facts.append(fact)
+        reader.position, self.now, self._unread_step_s = fact.position, now, 0.0
+        self._begin_chunk(reader)
+        self.next_boundary = now + reader.slice_s
+
     def _run_on(self, work: Work, leap: Leap) -> bool:
         """One leap; whether it ended a prompt or an answer."""
         begun, self.now = self.now, self.now + leap.seconds
-        if work.reader is not None:
-            # Where nobody decodes this is forgotten at the next choice.
+        if work.reader is not None and work.decoders:
             self._credit += leap.steps * work.gain - leap.slices * work.reader.slice_s
         self._unread_step_s = 0.0 if leap.ends_with_slice else work.step_s
         over = self._tell(work, leap, begun)
@@ -261,35 +332,38 @@ class SimulatedEngine:
 
     def _tell(self, work: Work, leap: Leap, begun: float) -> bool:
         """The facts of a leap, and what it did to the sequences; whether it ended a prompt or an answer."""
-        reader = work.reader
+        reader, said = work.reader, leap.slices
         completes = False
         if reader is not None and leap.slices:
             reader.done += leap.slices
             completes = reader.done == reader.total
             self._half_read.pop(reader.seq, None)
-            if not completes:
+            if completes:
+                # A chunk's last slice is said by the chunk's end.
+                said -= 1
+            else:
                 self._half_read[reader.seq] = None
-        ended = self._write(work.decoders, leap.steps)
-        # A chunk's last slice is said by the chunk's end.
-        said = leap.slices - completes
+        ended = self._write(work, leap.steps)
         if said or leap.steps:
             self._facts.append(_span(work, leap, begun, said, ended))
         if completes:
             assert reader is not None
             self._end_chunk(reader)
+        self._changed = completes or bool(ended)
         return bool(ended) or (completes and reader is not None and not reader.unread)
 
-    def _write(self, decoders: tuple[Sequence, ...], steps: int) -> tuple[Seq, ...]:
+    def _write(self, work: Work, steps: int) -> tuple[Seq, ...]:
         """Who has written its last token by it."""
         if not steps:
             return ()
-        ended = []
-        for one in decoders:
+        ended: tuple[Seq, ...] = ()
+        work.until_dearer -= steps
+        for one in work.decoders:
             one.written += steps
             if one.written == one.answer:
-                ended.append(one.seq)
+                ended = (*ended, one.seq)
                 self._forget(one.seq)
-        return tuple(ended)
+        return ended
 
     def _end_chunk(self, reader: Sequence) -> None:
         reader.position = self._chunk_end(reader)
@@ -316,7 +390,7 @@ def _span(work: Work, leap: Leap, begun: float, slices: int, ended: tuple[Seq, .
         done = reader.done - (leap.slices - slices)
         read = (reader.seq, slices * reader.slice_s, done, reader.total)
     return Span(
-        rows=tuple(one.seq for one in work.decoders) if leap.steps else (),
+        rows=work.rows if leap.steps else (),
         steps=leap.steps,
         steps_s=leap.steps * work.step_s,
         longest_step_s=work.step_s,

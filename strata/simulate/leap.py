@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from math import ceil, floor, inf
 
-from attrs import frozen
+import msgspec
 
 
-@frozen
-class Beside:
+class Beside(msgspec.Struct, frozen=True, gc=False):
     """A reader beside decoders, from a boundary on.  All times in seconds, exact where they are whole ticks."""
 
     slice_s: float
@@ -31,8 +30,7 @@ class Beside:
         return max(0, ceil((self.credit + (k - 1) * self.gain) / self.slice_s))
 
 
-@frozen
-class Leap:
+class Leap(msgspec.Struct, frozen=True, gc=False):
     """So many slices and steps, in `seconds`; the rest is said of the steps, if there are any."""
 
     slices: int

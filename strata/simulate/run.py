@@ -16,7 +16,7 @@ from strata.config import SchedulerSettings
 from strata.errors import StrataError
 from strata.messages import ChunkRead, Close, Ended, Seq, Took
 from strata.scheduling.decision import Statistics
-from strata.scheduling.spans import Span, SpanScheduler
+from strata.scheduling.spans import ChunksRead, Span, SpanScheduler
 from strata.simulate.cost import TICKS, CostModel, in_ticks
 from strata.simulate.engine import Fact, SimulatedEngine
 from strata.simulate.trace import TraceRequest
@@ -103,7 +103,7 @@ class _Desk:
 
     def _run_engine(self, until: float) -> None:
         engine, scheduler = self._engine, self._scheduler
-        steady = scheduler.steady(engine.now)
+        steady = scheduler.steady(engine.now, told=engine.must_hear)
         facts = engine.run(min(until, steady.until), steady)
         # What only time ended has changed nothing that somebody has to decide about.
         if self._hear(facts) or engine.ran_out:
@@ -160,6 +160,8 @@ class _Desk:
                 changes = changes or bool(fact.ended)
             elif isinstance(fact, Took):
                 scheduler.took(fact.n, now)
+            elif isinstance(fact, ChunksRead):
+                scheduler.chunks_read(fact, now)
             elif isinstance(fact, ChunkRead):
                 scheduler.chunk_read(fact, now)
             else:

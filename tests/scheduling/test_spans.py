@@ -7,7 +7,7 @@ from math import inf
 from strata.config import SchedulerSettings
 from strata.messages import ChunkRead, Decoded, Progress, Row, Seq
 from strata.scheduling import Scheduler
-from strata.scheduling.spans import ANY, ONE, Span, SpanScheduler
+from strata.scheduling.spans import ANY, ONE, ChunksRead, Span, SpanScheduler
 
 ONLY = Seq(1)
 
@@ -53,6 +53,21 @@ def test_slices_in_sum_are_those_slices() -> None:
     assert single.figures(ONLY, 0.75) == summed.figures(ONLY, 0.75)
 
 
+def test_whole_chunks_in_sum_are_those_chunks() -> None:
+    settings = SchedulerSettings(max_running=1, chunk_tokens=64)
+    single, summed = started(Scheduler, settings, read=False), spans(settings, read=False)
+    for scheduler in (single, summed):
+        submit(scheduler, Seq(2), 200, now=0.0)
+        decide(scheduler, 0.0)
+    for position, seconds in ((64, 0.25), (128, 0.5)):
+        single.progressed(Progress(ONLY, position // 64 - 1, 1, 2, seconds), seconds)
+        single.chunk_read(ChunkRead(ONLY, position, seconds), seconds)
+    fact = ChunksRead(seq=ONLY, position=128, slices=4, seconds=1.5, longest_s=1.0, last=(64, 2))
+    summed.chunks_read(fact, 0.5)
+    assert single.statistics(0.5) == summed.statistics(0.5)
+    assert single.figures(ONLY, 0.5) == summed.figures(ONLY, 0.5)
+
+
 def test_steps_in_sum_are_those_steps_and_a_last_token_ends_its_answer() -> None:
     settings = SchedulerSettings(max_running=1)
     single, summed = started(Scheduler, settings, read=True), spans(settings, read=True)
@@ -90,6 +105,13 @@ def test_a_step_that_is_on_its_way_must_be_heard_of_first() -> None:
     scheduler.decoded(Decoded(1, (Row(ONLY, 0, "length"),), 0.0), 0.5)
     assert scheduler.decide(0.5).step is not None
     assert scheduler.steady(0.5) is ONE
+
+
+def test_an_engine_that_will_hear_something_does_no_more_than_what_is_under_way() -> None:
+    scheduler = spans(SchedulerSettings(max_running=1), read=False)
+    submit(scheduler, Seq(2), 200, now=0.0)
+    decide(scheduler, 0.0)
+    assert scheduler.steady(0.0, told=True) is ONE
 
 
 def test_a_reader_can_be_displaced_from_its_first_slice_on_and_then_until_its_purse_is_empty() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from one_by_one import OneByOne
 
 from strata.config import SchedulerSettings
-from strata.messages import Seq
+from strata.messages import Seq, Step
+from strata.scheduling.spans import ANY, ChunksRead
 from strata.simulate import CostModel, Machine, Run, TraceRequest, generate, simulate
+from strata.simulate.engine import SimulatedEngine
 
 COST = CostModel(
     measured_on="a test",
@@ -178,3 +180,14 @@ def test_the_work_of_a_day_is_a_few_events_for_each_request() -> None:
     assert steps[0] is not None
     assert steps[1] is not None
     assert steps[0].steps == steps[1].steps
+
+
+def test_whole_chunks_of_one_that_reads_alone_are_one_leap() -> None:
+    engine = SimulatedEngine(COST, chunk_tokens=64, workspaces=2)
+    engine.open(Seq(1), 64 * 1000 + 1, 5)
+    engine.tell(Step(1, read=Seq(1)))
+    engine.wake(0.0)
+    facts = engine.run(inf, ANY)
+    assert [type(fact) for fact in facts[:1]] == [ChunksRead]
+    assert facts[0].position == 64 * 1000
+    assert len(facts) < 5
