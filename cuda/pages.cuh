@@ -3,6 +3,11 @@
 // A page is one piece of memory over all layers, so it is moved by one copy, without a kernel that gathers it.
 #pragma once
 
+// The first key that a row at `position` sees: the last `window` there are, its own among them; 0: all.
+__device__ __forceinline__ int first_key(int position, int window) {
+  return window && position >= window ? position + 1 - window : 0;
+}
+
 struct Pages {
   float* memory;
   int layer, layers, kv_heads, page_tokens, head_dim;

@@ -44,11 +44,16 @@ def attend(
     table: NDArray[np.complex64],
     cache: NDArray[np.float32],
     layer: int,
+    window: int,
+    scale: float,
     places: list[tuple[Sequence[int], int]],
     out: NDArray[np.float32],
     /,
 ) -> None:
-    """Turn queries and keys in place, store keys and values, attend: each row at its place (pages, position)."""
+    """Turn queries and keys in place, store keys and values, attend: each row at its place (pages, position).
+
+    A row sees `window` keys, its own the last of them; 0: all.
+    """
 
 def product_tiles(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None:
     """The same as `product` for whole tiles of rows."""
@@ -66,6 +71,8 @@ def attend_tiles(
     table: NDArray[np.complex64],
     cache: NDArray[np.float32],
     layer: int,
+    window: int,
+    scale: float,
     pages: Sequence[int],
     first: int,
     start: int,

@@ -4,14 +4,15 @@ Knows positions and pages; no sequence, no layer's weights.
 
 Keys are summed in spans counted from position 0, combined in order, each as wide as the row's own position says: a
 softmax that is carried from span to span (https://arxiv.org/abs/1805.02867, section 3), so nothing depends on what the
-sequence holds after the row, nor on where it ends.
+sequence holds after the row, nor on where it ends.  Where a row sees only a window of keys, spans before it are left
+out and the first one begins with it; a row that shares a span with rows that see further back is left by it as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from attrs import frozen
@@ -42,21 +43,35 @@ class Heads:
     def of(cls, queries: Floats, cache: PagedCache) -> Heads:
         return cls(cache.kv_heads, queries.shape[1] // (cache.kv_heads * cache.head_dim), cache.head_dim)
 
+
+class Sight(Protocol):
+    """How the rows of one layer look at keys; window 0: at all that there are."""
+
     @property
-    def scale(self) -> np.float32:
-        return np.float32(self.head_dim**-0.5)
+    def layer(self) -> int: ...
+    @property
+    def angles(self) -> Any: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def window(self) -> int: ...
 
 
 @frozen
 class Stored:
-    """One layer of one sequence."""
+    """One layer of one sequence, and how its rows look at it."""
 
     cache: PagedCache
-    layer: int
+    sight: Sight
     pages: Sequence[int]
 
+    def begin(self, position: int) -> int:
+        """The first key that the row at this position sees."""
+        window = self.sight.window
+        return max(0, position + 1 - window) if window else 0
+
     def gather(self, heads: slice, start: int, end: int, out: Floats) -> None:
-        self.cache.gather(self.layer, self.pages, heads, start, end, out)
+        self.cache.gather(self.sight.layer, self.pages, heads, start, end, out)
 
 
 # -- whole tiles --------------------------------------------------------------------------------------------------
@@ -83,9 +98,10 @@ def _attend_tile(
     rows = TILE * heads.group
     columns = slice(head * heads.group * heads.head_dim, (head + 1) * heads.group * heads.head_dim)
     scaled = scratch.array("queries", rows, heads.head_dim)
-    np.multiply(queries[:, columns], heads.scale, out=scaled.reshape(TILE, -1))
+    np.multiply(queries[:, columns], np.float32(stored.sight.scale), out=scaled.reshape(TILE, -1))
     running = _Running.start(scratch, rows, heads.head_dim)
-    for start in range(0, first + TILE, TILE_SPAN):
+    begin = stored.begin(first)
+    for start in range(begin - begin % TILE_SPAN, first + TILE, TILE_SPAN):
         width = min(TILE_SPAN, first + TILE - start)
         pair = scratch.array("span", 2, 1, width, heads.head_dim)
         stored.gather(slice(head, head + 1), start, min(start + width, end), pair)
@@ -94,6 +110,8 @@ def _attend_tile(
         if start + width > first:
             # A later key's score must not even take part in the maximum.
             scores.reshape(TILE, heads.group, width)[:, :, -TILE:] += _LATER
+        if start < stored.begin(first + TILE - 1):
+            scores.reshape(TILE, heads.group, width)[...] += _earlier(start, width, first, stored.sight.window)
         running.add(scores, pair[1, 0])
     running.finish(out[:, columns].reshape(TILE, heads.group, heads.head_dim))
 
@@ -105,6 +123,16 @@ def _later() -> Floats:
 
 
 _LATER: Final = _later()
+
+
+def _earlier(start: int, width: int, first: int, window: int) -> Floats:
+    """The same for keys before each row's window, of those at start .. start + width - 1."""
+    begins = first + 1 - window + np.arange(TILE)
+    keys = np.arange(start, start + width)
+    return np.where(keys < begins[:, None], np.float32(-np.inf), np.float32(0))[:, None, :]
+
+
+_LEAST: Final = np.finfo(np.float32).min
 
 
 @frozen
@@ -126,7 +154,8 @@ class _Running:
             scratch.array("fresh values", rows, head_dim),
             scratch,
         )
-        running.largest[...] = -np.inf
+        # Not minus infinity: a span of which a row sees nothing leaves it as it was, and is no infinity less another.
+        running.largest[...] = _LEAST
         running.total[...] = 0
         running.values[...] = 0
         return running
@@ -161,7 +190,7 @@ def attend_rows(workers: Workers, queries: Floats, places: Sequence[tuple[Stored
     for query, (stored, position) in zip(queries, places, strict=True):
         heads = Heads.of(query[None], stored.cache)
         grouped = query.reshape(heads.kv_heads, heads.group, heads.head_dim)
-        spans = [(start, min(start + ROW_SPAN, position + 1)) for start in range(0, position + 1, ROW_SPAN)]
+        spans = _spans(stored.begin(position), position + 1)
         mine = [_Part.empty(grouped) for _ in spans]
         jobs += [
             partial(_attend_span, grouped, stored, heads, *span, part) for span, part in zip(spans, mine, strict=True)
@@ -170,6 +199,12 @@ def attend_rows(workers: Workers, queries: Floats, places: Sequence[tuple[Stored
     workers.run(jobs)
     for row, mine in zip(out, parts, strict=True):
         _combine(mine, row)
+
+
+def _spans(begin: int, end: int) -> list[tuple[int, int]]:
+    """Keys begin .. end - 1, cut at the multiples of ROW_SPAN."""
+    starts = range(begin - begin % ROW_SPAN, end, ROW_SPAN)
+    return [(max(start, begin), min(start + ROW_SPAN, end)) for start in starts]
 
 
 @frozen
@@ -194,7 +229,7 @@ def _attend_span(
     pair = scratch.array("row span", 2, heads.kv_heads, ROW_SPAN, heads.head_dim)[:, :, :width]
     stored.gather(slice(None), start, end, pair)
     scores = scratch.array("row scores", heads.kv_heads, heads.group, ROW_SPAN)[:, :, :width]
-    scaled = np.multiply(queries, heads.scale, out=scratch.array("row queries", *queries.shape))
+    scaled = np.multiply(queries, np.float32(stored.sight.scale), out=scratch.array("row queries", *queries.shape))
     np.matmul(pair[0][:, None], scaled[..., None], out=scores[..., None])
     np.maximum.reduce(scores, axis=-1, keepdims=True, out=part.largest)
     scores -= part.largest

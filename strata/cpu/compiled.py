@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.cpu import _kernels, stored
+from strata.cpu.attention import Sight
 from strata.cpu.cache import PagedCache
 from strata.cpu.compiled_tiles import CompiledTiles
-from strata.cpu.kernels import RowKernels, Table
+from strata.cpu.kernels import RowKernels
 from strata.cpu.ops import CpuOps
 from strata.cpu.quantised import Stored
 from strata.cpu.stored import StoredMatrix
@@ -72,29 +73,28 @@ class CompiledOps(CpuOps):
         queries: Floats,
         keys: Floats,
         values: Floats,
-        table: Table,
+        sight: Sight,
         cache: PagedCache,
-        layer: int,
         pages: Sequence[int],
         first: int,
         real: range,
         out: Floats,
     ) -> None:
-        where = (first, real.start, real.stop)
-        _kernels.attend_tiles(self._pool, queries, keys, values, table, cache.memory, layer, pages, *where, out)
+        rows, where = (queries, keys, values, sight.angles), (pages, first, real.start, real.stop)
+        _kernels.attend_tiles(self._pool, *rows, cache.memory, sight.layer, sight.window, sight.scale, *where, out)
 
     def attend_rows(
         self,
         queries: Floats,
         keys: Floats,
         values: Floats,
-        table: Table,
+        sight: Sight,
         cache: PagedCache,
-        layer: int,
         places: Sequence[tuple[Sequence[int], int]],
         out: Floats,
     ) -> None:
-        _kernels.attend(self._pool, queries, keys, values, table, cache.memory, layer, list(places), out)
+        rows, look = (queries, keys, values, sight.angles), (sight.layer, sight.window, sight.scale)
+        _kernels.attend(self._pool, *rows, cache.memory, *look, list(places), out)
 
     def close(self) -> None:
         self._pool.close()

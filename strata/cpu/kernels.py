@@ -27,8 +27,9 @@ Floats = NDArray[np.float32]
 Table = NDArray[np.complex64]
 
 
-def rotation_table(context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Table:
-    """e^(i * position * theta^(-2k / turned) / factor k) for k < turned / 2, in rows of positions; made in float64.
+def rotation_table(context: int, turned: int, theta: float, factors: Sequence[float] = (), scale: float = 1.0) -> Table:
+    """scale * e^(i * position * theta^(-2k / turned) / factor k) for k < turned / 2, in rows of positions; made in
+    float64.
 
     https://arxiv.org/abs/2104.09864, equation 15.  Rounded up to whole tiles of positions.
     """
@@ -40,7 +41,7 @@ def rotation_table(context: int, turned: int, theta: float, factors: Sequence[fl
     for first in range(0, len(angles), _TABLE_ROWS):
         rows = angles[first : first + _TABLE_ROWS]
         positions = np.arange(first, first + len(rows), dtype=np.float64)
-        rows[...] = np.exp(1j * np.outer(positions, speeds))
+        rows[...] = scale * np.exp(1j * np.outer(positions, speeds))
     return angles
 
 

@@ -114,8 +114,10 @@ class CpuOps:
     def rotation_bytes(self, context: int, turned: int) -> int:
         return rotation_bytes(context, turned)
 
-    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Table:
-        return rotation_table(context, turned, theta, factors)
+    def rotation(
+        self, context: int, turned: int, theta: float, factors: Sequence[float] = (), scale: float = 1.0
+    ) -> Table:
+        return rotation_table(context, turned, theta, factors, scale)
 
     def empty(self, rows: int, width: int) -> Floats:
         return aligned(rows, width)
@@ -146,9 +148,8 @@ class CpuOps:
         queries: Floats,
         keys: Floats,
         values: Floats,
-        table: Table,
+        sight: attention.Sight,
         cache: PagedCache,
-        layer: int,
         pages: Sequence[int],
         first: int,
         real: range,
@@ -156,27 +157,26 @@ class CpuOps:
     ) -> None:
         places = range(first, first + len(queries))
         for turned in (queries, keys):
-            self.tiles.rotate(turned, table, cache.head_dim, places)
+            self.tiles.rotate(turned, sight.angles, cache.head_dim, places)
         there = slice(real.start - first, real.stop - first)
-        self._write(cache, layer, pages, real.start, keys[there], values[there])
-        attention.attend_tiles(self._workers, queries, attention.Stored(cache, layer, pages), first, real.stop, out)
+        self._write(cache, sight.layer, pages, real.start, keys[there], values[there])
+        attention.attend_tiles(self._workers, queries, attention.Stored(cache, sight, pages), first, real.stop, out)
 
     def attend_rows(
         self,
         queries: Floats,
         keys: Floats,
         values: Floats,
-        table: Table,
+        sight: attention.Sight,
         cache: PagedCache,
-        layer: int,
         places: Sequence[tuple[Sequence[int], int]],
         out: Floats,
     ) -> None:
         for turned in (queries, keys):
-            self.rows.rotate(turned, table, cache.head_dim, [position for _, position in places])
+            self.rows.rotate(turned, sight.angles, cache.head_dim, [position for _, position in places])
         for at, (pages, position) in enumerate(places):
-            self._write(cache, layer, pages, position, keys[at : at + 1], values[at : at + 1])
-        stored = [(attention.Stored(cache, layer, pages), position) for pages, position in places]
+            self._write(cache, sight.layer, pages, position, keys[at : at + 1], values[at : at + 1])
+        stored = [(attention.Stored(cache, sight, pages), position) for pages, position in places]
         attention.attend_rows(self._workers, queries, stored, out)
 
     @staticmethod

@@ -6,7 +6,7 @@ Which keys are summed together is in the kernels: `cuda/chunk.cu`, `cuda/decode.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 from strata.errors import ModelError
 from strata.gpu import table
@@ -31,6 +31,19 @@ Place = tuple[Sequence[int], int]
 """A row's pages and its position."""
 
 
+class Sight(Protocol):
+    """How the rows of one layer look at keys; window 0: at all that there are."""
+
+    @property
+    def layer(self) -> int: ...
+    @property
+    def angles(self) -> Any: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def window(self) -> int: ...
+
+
 class Attention:
     def __init__(self, device: Device, staging: Staging) -> None:
         self._device = device
@@ -49,26 +62,26 @@ class Attention:
         )
 
     def chunk(
-        self, queries: DeviceArray, cache: PagedCache, layer: int, pages: Sequence[int], first: int, out: DeviceArray
+        self, queries: DeviceArray, cache: PagedCache, sight: Sight, pages: Sequence[int], first: int, out: DeviceArray
     ) -> None:
         """Rows of one sequence at positions first, first + 1, ..."""
         where = self._staging.put(tuple(pages))
         kernel = self._device.load(table.ATTEND_CHUNK, HEAD_DIM=_head_dim(cache))
         grid = -(-len(queries) // QUERIES), queries.columns // cache.head_dim
-        shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim**-0.5
+        shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, sight.scale, sight.window
         rows = queries.pointer, queries.stride, cache.pointer, where, out.pointer, out.stride, len(queries), first
         self._device.launch(kernel, grid, *rows, *shape)
 
     def rows(
-        self, queries: DeviceArray, cache: PagedCache, layer: int, places: Sequence[Place], out: DeviceArray
+        self, queries: DeviceArray, cache: PagedCache, sight: Sight, places: Sequence[Place], out: DeviceArray
     ) -> None:
         """Rows that come alone, each with its sequence's pages and its position."""
         heads = queries.columns // cache.head_dim
         for go in goes(places, heads, cache.head_dim):
-            self._rows(queries[go], cache, layer, places[go], out[go])
+            self._rows(queries[go], cache, sight, places[go], out[go])
 
     def _rows(
-        self, queries: DeviceArray, cache: PagedCache, layer: int, places: Sequence[Place], out: DeviceArray
+        self, queries: DeviceArray, cache: PagedCache, sight: Sight, places: Sequence[Place], out: DeviceArray
     ) -> None:
         used = [tuple(pages[: position // cache.page_tokens + 1]) for pages, position in places]
         width, spans = max(map(len, used)), _spans(places)
@@ -84,9 +97,10 @@ class Attention:
         attend = self._device.load(table.ATTEND_SPANS, **definitions)
         join = self._device.load(table.JOIN_SPANS, **definitions)
         asked = queries.pointer, queries.stride, cache.pointer, where, width, self._parts
-        shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim**-0.5
+        shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, sight.scale, sight.window
         self._device.launch(attend, (spans, heads, len(queries)), *asked, *shape)
-        self._device.launch(join, (heads, len(queries)), self._parts, where, width, spans, out.pointer, out.stride)
+        joined = self._parts, where, width, spans, out.pointer, out.stride, sight.window
+        self._device.launch(join, (heads, len(queries)), *joined)
 
 
 def _spans(places: Sequence[Place]) -> int:

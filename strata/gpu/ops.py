@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Attention, Place
+from strata.gpu.attention import Attention, Place, Sight
 from strata.gpu.cache import PagedCache, Shape
 from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
@@ -84,7 +84,9 @@ class GpuOps:
     def rotation_bytes(self, context: int, turned: int) -> int:
         return 4 * context * turned
 
-    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> DeviceArray:
+    def rotation(
+        self, context: int, turned: int, theta: float, factors: Sequence[float] = (), scale: float = 1.0
+    ) -> DeviceArray:
         """Cosine and sine of each angle, side by side: (positions, turned).  Computed in float64.
 
         https://arxiv.org/abs/2104.09864, equation 15.
@@ -95,7 +97,7 @@ class GpuOps:
         angles = self.empty(context, turned)
         for first in range(0, context, _TABLE_ROWS):
             positions = np.arange(first, min(first + _TABLE_ROWS, context), dtype=np.float64)
-            turns = np.exp(1j * np.outer(positions, speeds)).astype(np.complex64)
+            turns = (scale * np.exp(1j * np.outer(positions, speeds))).astype(np.complex64)
             self._device.store(angles[first:].pointer, turns.view(np.float32))
         return angles
 
@@ -146,9 +148,8 @@ class GpuOps:
         queries: DeviceArray,
         keys: DeviceArray,
         values: DeviceArray,
-        table: DeviceArray,
+        sight: Sight,
         cache: PagedCache,
-        layer: int,
         pages: Sequence[int],
         first: int,
         real: range,
@@ -157,26 +158,25 @@ class GpuOps:
         self._lead.slice_queued()
         inside = slice(real.start - first, real.stop - first)
         asked, stored = queries[inside], keys[inside]
-        self._rotate(asked, stored, table, cache, real)
-        self.attention.store(cache, layer, pages, real.start, stored, values[inside])
-        self.attention.chunk(asked, cache, layer, pages, real.start, out[inside])
+        self._rotate(asked, stored, sight.angles, cache, real)
+        self.attention.store(cache, sight.layer, pages, real.start, stored, values[inside])
+        self.attention.chunk(asked, cache, sight, pages, real.start, out[inside])
 
     def attend_rows(
         self,
         queries: DeviceArray,
         keys: DeviceArray,
         values: DeviceArray,
-        table: DeviceArray,
+        sight: Sight,
         cache: PagedCache,
-        layer: int,
         places: Sequence[Place],
         out: DeviceArray,
     ) -> None:
-        self._rotate(queries, keys, table, cache, [position for _, position in places])
+        self._rotate(queries, keys, sight.angles, cache, [position for _, position in places])
         for row, (pages, position) in enumerate(places):
             one = slice(row, row + 1)
-            self.attention.store(cache, layer, pages, position, keys[one], values[one])
-        self.attention.rows(queries, cache, layer, places, out)
+            self.attention.store(cache, sight.layer, pages, position, keys[one], values[one])
+        self.attention.rows(queries, cache, sight, places, out)
 
     def _rotate(
         self,

@@ -49,6 +49,9 @@ _WHOLE: Final[Mapping[str, str]] = {
     "lm_head.weight": "output.weight",
 }
 
+_WINDOWED, _WHOLE_PAST = "sliding_attention", "full_attention"
+"""Kinds of layers."""
+
 _SILU: Final = ("silu", "swish")
 
 
@@ -132,9 +135,6 @@ def _refuse_variants(stated: Stated) -> None:
         raise ModelError(f"its activation {stated.values['hidden_act']!r:.60} is not supported; use another")
     if stated.values.get("quantization_config") is not None:
         raise ModelError("its weights are quantised, which is supported in GGUF files only; use one of those")
-    windowed = stated.flag("use_sliding_window", True) and stated.values.get("sliding_window") is not None
-    if windowed:
-        raise ModelError("it uses sliding window attention, which is not supported; use another")
 
 
 def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos: bool) -> ModelConfig:
@@ -165,8 +165,30 @@ def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         halves=True,
+        windows=_windows(stated, family, stated.size("num_hidden_layers")),
         rope_factors=_rope_factors(rope, theta, head_dim),
     )
+
+
+def _windows(stated: Stated, family: Family, layers: int) -> tuple[int, ...]:
+    """One window for those layers that the folder names, or from some layer on."""
+    if stated.values.get("sliding_window") is None or not stated.flag("use_sliding_window", family.windowed):
+        return ()
+    window, kinds = stated.size("sliding_window"), stated.values.get("layer_types")
+    if kinds is None:
+        return tuple(window if layer >= _first_windowed(stated) else 0 for layer in range(layers))
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != layers
+        or not all(kind in (_WINDOWED, _WHOLE_PAST) for kind in kinds)
+    ):
+        raise ModelError(f"its layer_types are not {_WINDOWED} or {_WHOLE_PAST} for each layer; use another")
+    return tuple(window if kind == _WINDOWED else 0 for kind in kinds)
+
+
+def _first_windowed(stated: Stated) -> int:
+    value = stated.values.get("max_window_layers", 0)
+    return 0 if value == 0 else stated.size("max_window_layers")
 
 
 def _ends(folder: Path) -> frozenset[int]:

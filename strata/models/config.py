@@ -73,6 +73,8 @@ class ModelConfig:
     """Whether each head of queries and keys is normed before it is rotated."""
     halves: bool = False
     """Whether the file has a head's rotated pairs as (i, i + rope_dim / 2) and not as neighbours (2i, 2i + 1)."""
+    windows: tuple[int, ...] = ()
+    """How many keys a row of each layer sees, its own the last of them; 0: all.  Empty: all in every layer."""
     rope_factors: tuple[float, ...] = ()
     """What each pair's speed of rotation is divided by, rope_dim / 2 of them; none: by nothing."""
 

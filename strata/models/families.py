@@ -24,6 +24,8 @@ class Family:
     """In `model_type` of a checkpoint's config.json."""
     halves: bool = False
     """Whether GGUF files have rotated pairs in two halves of a head; checkpoints always do."""
+    windowed: bool = True
+    """Whether a checkpoint that states a window and not whether it is in use means it."""
     qkv_bias: bool = False
     qk_norm: bool = False
 
@@ -33,9 +35,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for family in (
         Family(name="llama", model_types=("llama", "mistral")),
         # https://arxiv.org/abs/2407.10671
-        Family(name="qwen2", model_types=("qwen2",), halves=True, qkv_bias=True),
+        Family(name="qwen2", model_types=("qwen2",), halves=True, windowed=False, qkv_bias=True),
         # https://arxiv.org/abs/2505.09388
-        Family(name="qwen3", model_types=("qwen3",), halves=True, qk_norm=True),
+        Family(name="qwen3", model_types=("qwen3",), halves=True, windowed=False, qk_norm=True),
     )
 }
 """By name."""

@@ -24,7 +24,6 @@ from strata.models.tokenizer import Vocabulary, tokenizer_json
 
 _VARIANTS: Final[Mapping[str, str]] = {
     "expert_count": "mixture of experts",
-    "attention.sliding_window": "sliding window attention",
 }
 """Keys that change the arithmetic; one that says something refuses the file rather than give wrong text."""
 
@@ -122,6 +121,22 @@ class _Fields:
             raise ModelError(f"its {key} is {value}, which cannot be; fetch it again or use another file")
         return value
 
+    def count(self, key: str) -> int:
+        """A number of things that may be none, as where the file doesn't say."""
+        return self.size(key) if self._value(key, int, 0) else 0
+
+    def flags(self, key: str, layers: int) -> list[bool]:
+        """One for each layer: stated as such, or as n where every n-th is not meant; all where the file doesn't say."""
+        field = self.fields.get(key)
+        if field is None or field.types[0] != GGUFValueType.ARRAY:
+            every = 0 if field is None else self.count(key)
+            return [every == 0 or (layer + 1) % every != 0 for layer in range(layers)]
+        if len(stated := self.array(key, bool)) != layers:
+            raise ModelError(
+                f"its {key} has {len(stated)} flags for {layers} layers; fetch it again or use another file"
+            )
+        return stated
+
     def positive(self, key: str, default: float | None = None) -> float:
         value = self._value(key, float, default)
         if not (math.isfinite(value) and value > 0):
@@ -129,7 +144,7 @@ class _Fields:
         return value
 
     def array(self, key: str, kind: type[_T]) -> list[_T]:
-        """Text or whole numbers."""
+        """Text, whole numbers or flags."""
         value = self._value(key, list)
         if not all(isinstance(item, kind) for item in value):
             raise ModelError(f"its {key} has items of a wrong type; fetch it again or use another file")
@@ -247,8 +262,18 @@ def _config(
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         halves=family.halves,
+        windows=_windows(fields, own),
         rope_factors=rope_factors,
     )
+
+
+def _windows(fields: _Fields, own: str) -> tuple[int, ...]:
+    """One window for all layers, or for those that the pattern names: all but every n-th, or a flag for each."""
+    window, layers = fields.count(f"{own}attention.sliding_window"), fields.size(f"{own}block_count")
+    if window == 0:
+        return ()
+    every = fields.flags(f"{own}attention.sliding_window_pattern", layers)
+    return tuple(window if windowed else 0 for windowed in every)
 
 
 def _refuse_variants(fields: _Fields, own: str) -> None:

@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from strata.models.config import ModelConfig
 from strata.models.whole_file import written_whole
 
-_MAGIC: Final = b"strata model index 2\n"
+_MAGIC: Final = b"strata model index 3\n"
 """Its number is raised when a field changes its meaning, or the tokenizer is built in another way; then indexes that
 older builds made are made again."""
 

@@ -50,6 +50,8 @@ def _refuse_nonsense(config: ModelConfig) -> None:
         raise ModelError("it has not one factor of rotation for each pair; fetch it again or use another file")
     if not all(math.isfinite(factor) and factor > 0 for factor in config.rope_factors):
         raise ModelError("it states a factor of rotation that cannot be; fetch it again or use another file")
+    if len(config.windows) not in (0, config.layers) or not all(0 <= window < MAX_SIZE for window in config.windows):
+        raise ModelError("it has not one window of keys for each layer; fetch it again or use another file")
     ids = config.eos_ids if config.bos_id is None else config.eos_ids | {config.bos_id}
     if not all(0 <= token < config.vocab_size for token in ids):
         raise ModelError("it names a token outside the vocabulary; fetch it again or use another file")

@@ -18,7 +18,7 @@ from strata.errors import ModelError
 from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspace
 from strata.models.config import ModelConfig, RawTensor
 from strata.models.halves import as_pairs
-from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops
+from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops, Sight
 
 _GIB: Final = 2**30
 
@@ -122,7 +122,7 @@ class LlamaModel:
         self.weight_bytes: int = sum(ops.matrix_bytes(tensor) for tensor in tensors.values())
         _refuse_what_does_not_fit(self.weight_bytes, ops.available_bytes() if available is None else available)
         self._weights = _load(config, tensors, ops)
-        self._angles: Array = None
+        self._sights: tuple[Sight, ...] = ()
         self._cache: Cache = None
         self._room: _Room
         self._step: _StepRoom
@@ -160,7 +160,11 @@ class LlamaModel:
             slots=slots,
         )
         self._cache = self._ops.cache(shape)
-        self._angles = self._ops.rotation(context, config.rope_dim, config.rope_theta, config.rope_factors)
+        angles = self._ops.rotation(context, config.rope_dim, config.rope_theta, config.rope_factors)
+        self._sights = tuple(
+            Sight(layer, angles, config.head_dim**-0.5, window)
+            for layer, window in enumerate(config.windows or (0,) * config.layers)
+        )
         self._room = _Room.of(self._ops, config, self._room_rows(rows))
         self._step = _StepRoom.of(self._ops, config, rows)
         self._rows = rows
@@ -232,9 +236,8 @@ class LlamaModel:
                 room.queries,
                 room.keys,
                 room.values,
-                self._angles,
+                self._sights[layer],
                 self._cache,
-                layer,
                 pages,
                 stretch.start,
                 real,
@@ -262,7 +265,7 @@ class LlamaModel:
         def attend() -> None:
             places = [(row.handle.pages, row.position) for row in rows]
             self._ops.attend_rows(
-                room.queries, room.keys, room.values, self._angles, self._cache, layer, places, room.attended
+                room.queries, room.keys, room.values, self._sights[layer], self._cache, places, room.attended
             )
 
         self._layer(self._ops.rows, self._weights.layers[layer], residual, room, attend)

@@ -45,6 +45,19 @@ class CacheShape:
     slots: int = 0
 
 
+@frozen
+class Sight:
+    """How the rows of one layer look at keys."""
+
+    layer: int
+    angles: Array
+    """Of every position, as `rotation` made them."""
+    scale: float
+    """What products of queries and keys are multiplied by."""
+    window: int = 0
+    """So many keys a row sees, its own the last of them; 0: all that there are."""
+
+
 class Kernels(Protocol):
     """What is done to each row by itself."""
 
@@ -118,10 +131,13 @@ class Ops(Protocol):
         """Load vectors, one after the other."""
         ...
 
-    def rotation(self, context: int, turned: int, theta: float, factors: Sequence[float] = ()) -> Array:
+    def rotation(
+        self, context: int, turned: int, theta: float, factors: Sequence[float] = (), scale: float = 1.0
+    ) -> Array:
         """The angles of every position below `context`; of each head the first `turned` elements are turned.
 
-        `factors`: what each pair's speed is divided by, turned / 2 of them; none: by nothing.
+        `factors`: what each pair's speed is divided by, turned / 2 of them; none: by nothing.  `scale`: what is turned
+        is also multiplied by it.
         """
         ...
 
@@ -148,9 +164,8 @@ class Ops(Protocol):
         queries: Array,
         keys: Array,
         values: Array,
-        table: Array,
+        sight: Sight,
         cache: Cache,
-        layer: int,
         pages: Sequence[int],
         first: int,
         real: range,
@@ -160,9 +175,9 @@ class Ops(Protocol):
 
         Rows are at positions first, first + 1, ...; first is on the grid.  `real` are the positions that are more than
         padding: only theirs are stored, nothing is stored from real.stop on, and results from there mean nothing, but
-        are finite.  Each row's heads are turned in place: pairs (2i, 2i + 1) of each head by the table's i-th angle
+        are finite.  Each row's heads are turned in place: pairs (2i, 2i + 1) of each head by its position's i-th angle
         (https://arxiv.org/abs/2104.09864).  queries and out: (rows, heads * head_dim), keys and values: (rows,
-        kv_heads * head_dim).
+        kv_heads * head_dim).  A window hides keys: they stay stored, in pages that stay the sequence's.
         """
         ...
 
@@ -171,9 +186,8 @@ class Ops(Protocol):
         queries: Array,
         keys: Array,
         values: Array,
-        table: Array,
+        sight: Sight,
         cache: Cache,
-        layer: int,
         places: Sequence[tuple[Sequence[int], int]],
         out: Array,
     ) -> None:

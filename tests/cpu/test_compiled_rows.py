@@ -16,7 +16,7 @@ from strata.cpu.attention import Stored, attend_rows
 from strata.cpu.cache import PagedCache
 from strata.cpu.kernels import RowKernels, rotation_table
 from strata.cpu.workers import Workers
-from strata.models.ops import CacheShape
+from strata.models.ops import CacheShape, Sight
 
 EPS = 1e-5
 ROWS = 17
@@ -253,42 +253,59 @@ class Case:
         cache.write(1, pages, 0, keys.reshape(shaped), self.values[:tokens].reshape(shaped))
         return cache, pages
 
-    def attend(self, threads: kernels.Pool, cache: PagedCache, pages: list[int], positions: list[int]) -> np.ndarray:
+    def attend(
+        self, threads: kernels.Pool, cache: PagedCache, pages: list[int], positions: list[int], window: int = 0
+    ) -> np.ndarray:
         out = np.full((len(positions), self.queries.shape[1] + 1), np.nan, np.float32)[:, :-1]
         rows = [array[positions] for array in (self.queries, self.keys, self.values)]
         places = [(pages, position) for position in positions]
-        kernels.attend(threads, *rows, self.table, cache.memory, 1, places, out)
+        look = (1, window, self.head_dim**-0.5)
+        kernels.attend(threads, *rows, self.table, cache.memory, *look, places, out)
         return out.copy()
 
-    def plain(self, cache: PagedCache, pages: list[int], positions: list[int]) -> np.ndarray:
+    def plain(self, cache: PagedCache, pages: list[int], positions: list[int], window: int = 0) -> np.ndarray:
         queries = self.queries[positions]
         RowKernels(Workers(1)).rotate(queries, self.table, self.head_dim, positions)
         out = np.empty_like(queries)
-        attend_rows(Workers(1), queries, [(Stored(cache, 1, pages), position) for position in positions], out)
+        stored = Stored(cache, Sight(1, None, self.head_dim**-0.5, window), pages)
+        attend_rows(Workers(1), queries, [(stored, position) for position in positions], out)
         return out
 
 
+@pytest.mark.parametrize("window", [0, 1, 100, 600])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_attention_is_that_of_numpy(shape: tuple[int, int, int, int]) -> None:
+def test_attention_is_that_of_numpy(shape: tuple[int, int, int, int], window: int) -> None:
     case = Case(shape)
     cache, pages = case.stored(TOKENS)
     with pool(2) as threads:
-        got = case.attend(threads, cache, pages, AROUND_SPANS)
-    np.testing.assert_allclose(got, case.plain(cache, pages, AROUND_SPANS), rtol=1e-4, atol=1e-5)
+        got = case.attend(threads, cache, pages, AROUND_SPANS, window)
+    np.testing.assert_allclose(got, case.plain(cache, pages, AROUND_SPANS, window), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("window", [1, 100, 600])
+def test_what_lies_before_a_window_is_not_looked_at(window: int) -> None:
+    case = Case(SHAPES[0])
+    with pool(1) as threads:
+        for position in AROUND_SPANS[-4:]:
+            cache, pages = case.stored(TOKENS)
+            expected = case.attend(threads, cache, pages, [position], window)
+            nothing = np.full((position + 1 - window, case.kv_heads, case.head_dim), np.nan, np.float32)
+            cache.write(1, pages, 0, nothing, nothing)
+            assert case.attend(threads, cache, pages, [position], window).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("shape", "window"), [*((shape, 0) for shape in SHAPES), (SHAPES[0], 100)], ids=str)
 def test_a_row_attends_with_the_same_bits_alone_and_among_others_on_any_threads(
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, int, int, int], window: int
 ) -> None:
     case = Case(shape)
     cache, pages = case.stored(TOKENS)
     with pool(1) as threads:
-        alone = [case.attend(threads, cache, pages, [position]) for position in AROUND_SPANS]
+        alone = [case.attend(threads, cache, pages, [position], window) for position in AROUND_SPANS]
     for count in THREADS:
         with pool(count) as threads:
             for rows in range(1, ROWS + 1):
-                got = case.attend(threads, cache, pages, AROUND_SPANS[-rows:])
+                got = case.attend(threads, cache, pages, AROUND_SPANS[-rows:], window)
                 assert got.tobytes() == b"".join(row.tobytes() for row in alone[-rows:]), (count, rows)
 
 
@@ -332,7 +349,15 @@ def test_places_that_are_not_there_are_refused() -> None:
                 case.attend(threads, cache, wrong, [position])
         with pytest.raises(ValueError, match="fit"):
             kernels.attend(
-                threads, *(np.zeros((1, 7), np.float32),) * 3, case.table, cache.memory, 1, [(pages, 0)], case.keys
+                threads,
+                *(np.zeros((1, 7), np.float32),) * 3,
+                case.table,
+                cache.memory,
+                1,
+                0,
+                1.0,
+                [(pages, 0)],
+                case.keys,
             )
 
 

@@ -17,7 +17,7 @@ from strata.cpu.attention import Stored, attend_tiles
 from strata.cpu.cache import PagedCache
 from strata.cpu.kernels import TILE, TileKernels, rotation_table
 from strata.cpu.workers import Workers
-from strata.models.ops import CacheShape
+from strata.models.ops import CacheShape, Sight
 
 EPS = 1e-5
 COUNTS = [*range(1, 18), *range(63, 71)]
@@ -201,7 +201,9 @@ class Layer:
         cache.memory[...] = np.nan
         return cache, [int(page) for page in np.random.default_rng(page_tokens).permutation(count)]
 
-    def read(self, cuts: list[int], *, threads: int = 1, page_tokens: int = 64, padding: float = 0) -> np.ndarray:
+    def read(
+        self, cuts: list[int], *, threads: int = 1, page_tokens: int = 64, padding: float = 0, window: int = 0
+    ) -> np.ndarray:
         """What each token attends to, when chunks end at `cuts`; all other rows of their tiles are `padding`."""
         got = np.full((cuts[-1], self.queries.shape[1]), np.nan, np.float32)
         cache, pages = self.cache(page_tokens)
@@ -213,7 +215,7 @@ class Layer:
                 for row, array in zip(rows, self.arrays, strict=True):
                     row[real] = array[start:end]
                 out = np.full_like(rows[0], np.nan)
-                where = (1, pages, first, start, end)
+                where = (1, window, self.head_dim**-0.5, pages, first, start, end)
                 kernels.attend_tiles(opened, *rows, self.table, cache.memory, *where, out)
                 assert np.isfinite(out).all()
                 got[start:end] = out[real]
@@ -223,7 +225,7 @@ class Layer:
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.queries, self.keys, self.values
 
-    def plain(self) -> np.ndarray:
+    def plain(self, window: int = 0) -> np.ndarray:
         """The same by NumPy's kernels."""
         tiles, (cache, pages) = TileKernels(Workers(1)), self.cache(64)
         queries, keys = self.queries.copy(), self.keys.copy()
@@ -232,10 +234,12 @@ class Layer:
         heads = (TOKENS, self.kv_heads, self.head_dim)
         cache.write(1, pages, 0, keys[:TOKENS].reshape(heads), self.values[:TOKENS].reshape(heads))
         out = np.empty_like(queries)
-        attend_tiles(Workers(1), queries, Stored(cache, 1, pages), 0, TOKENS, out)
+        sight = Sight(1, None, self.head_dim**-0.5, window)
+        attend_tiles(Workers(1), queries, Stored(cache, sight, pages), 0, TOKENS, out)
         return out[:TOKENS]
 
 
+WINDOWS = [1, 5, 16, 31, 64, 100, 300]
 CUTS = [1, 2, 19, 70, 100, 128, 255, 257, 300, 301, 512, TOKENS]
 
 
@@ -247,21 +251,31 @@ def test_rows_attend_to_what_is_before_them_as_the_plain_kernels_do(sizes: tuple
 
 
 @pytest.mark.usefixtures("_each_set")
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("page_tokens", [1, 48, 64, 4096])
-def test_a_row_attends_with_the_same_bits_however_chunks_are_cut(threads: int, page_tokens: int) -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_rows_attend_to_their_window_as_the_plain_kernels_do(window: int) -> None:
     layer = Layer()
-    whole = layer.read([TOKENS])
-    cut = layer.read(CUTS, threads=threads, page_tokens=page_tokens, padding=7)
+    np.testing.assert_allclose(layer.read([TOKENS], window=window), layer.plain(window), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_each_set")
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("page_tokens", "window"), [(1, 0), (48, 0), (64, 0), (4096, 0), *((48, window) for window in WINDOWS)]
+)
+def test_a_row_attends_with_the_same_bits_however_chunks_are_cut(threads: int, page_tokens: int, window: int) -> None:
+    layer = Layer()
+    whole = layer.read([TOKENS], window=window)
+    cut = layer.read(CUTS, threads=threads, page_tokens=page_tokens, padding=7, window=window)
     assert cut.tobytes() == whole.tobytes()
 
 
 @pytest.mark.usefixtures("_each_set")
-def test_a_row_attends_with_the_same_bits_wherever_a_short_read_ends() -> None:
+@pytest.mark.parametrize("window", [0, 5])
+def test_a_row_attends_with_the_same_bits_wherever_a_short_read_ends(window: int) -> None:
     layer = Layer()
-    whole = layer.read([TOKENS])
+    whole = layer.read([TOKENS], window=window)
     for count in COUNTS:
-        assert layer.read([count]).tobytes() == whole[:count].tobytes()
+        assert layer.read([count], window=window).tobytes() == whole[:count].tobytes()
 
 
 @pytest.mark.usefixtures("_each_set")
@@ -272,7 +286,8 @@ def test_later_rows_that_are_no_numbers_change_nothing_before_them() -> None:
         array[300:] = np.nan
     out = np.full_like(layer.queries, np.nan)
     with pool(1) as one:
-        kernels.attend_tiles(one, *layer.arrays, layer.table, cache.memory, 1, pages, 0, 0, TOKENS, out)
+        where = (1, 0, layer.head_dim**-0.5, pages, 0, 0, TOKENS)
+        kernels.attend_tiles(one, *layer.arrays, layer.table, cache.memory, *where, out)
     assert out[:300].tobytes() == expected[:300].tobytes()
 
 
@@ -298,4 +313,5 @@ def test_places_that_are_not_there_are_refused() -> None:
             (1, pages, (ROWS, ROWS, ROWS + 1), IndexError),
         ]:
             with pytest.raises(error):
-                kernels.attend_tiles(one, *rows, layer.table, cache.memory, layer_number, given, *where, out)
+                look = (layer_number, 0, 1.0, given, *where)
+                kernels.attend_tiles(one, *rows, layer.table, cache.memory, *look, out)

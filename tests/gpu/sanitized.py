@@ -80,7 +80,7 @@ def products(ops: GpuOps, kind: str) -> None:
 
 
 def attention(ops: GpuOps) -> None:
-    from strata.models.ops import CacheShape
+    from strata.models.ops import CacheShape, Sight
 
     cache = ops.cache(CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=36))
     pages, both, queries = [8, 0, 3, 5, 1, 2, 7], ops.stored(rows(261, 144)), ops.stored(rows(35, 4 * 36))
@@ -89,8 +89,10 @@ def attention(ops: GpuOps) -> None:
     ops.rows.rotate(both[:35, :72], ops.rotation(300, 36, 1e4), 36, range(35))
     ops.attention.store(cache, 1, pages, 0, both[:, :72], both[:, 72:])
     out = ops.empty(35, 4 * 36)
-    ops.attention.chunk(queries, cache, 1, pages, 226, out)
-    ops.attention.rows(queries[:2], cache, 1, [(pages, 260), (pages, 5)], out[:2])
+    for window in (0, 30):
+        sight = Sight(1, None, 1 / 6, window)
+        ops.attention.chunk(queries, cache, sight, pages, 226, out)
+        ops.attention.rows(queries[:2], cache, sight, [(pages, 260), (pages, 5)], out[:2])
     assert np.isfinite(ops.numbers(out)).all()
 
 

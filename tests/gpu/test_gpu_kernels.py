@@ -14,7 +14,7 @@ from strata.gpu.attention import PARTS_BYTES, goes
 from strata.gpu.ops import GpuOps
 from strata.gpu.weights import FORMATS, float32
 from strata.models.config import RawTensor
-from strata.models.ops import CacheShape
+from strata.models.ops import CacheShape, Sight
 
 EPS = 1e-5
 FORMS = ("rows", "tiles")
@@ -193,17 +193,20 @@ class Sequence:
         where = self.pages if pages is None else pages
         self.card.attention.store(self.cache, layer, where, start, both[:, :width], both[:, width:])
 
-    def rows(self, queries: np.ndarray, positions: list[int]) -> np.ndarray:
+    def sight(self, window: int) -> Sight:
+        return Sight(1, None, self.head_dim**-0.5, window)
+
+    def rows(self, queries: np.ndarray, positions: list[int], window: int = 0) -> np.ndarray:
         out, places = self.card.empty(*queries.shape), [(self.pages, position) for position in positions]
-        self.card.attention.rows(self.card.stored(queries), self.cache, 1, places, out)
+        self.card.attention.rows(self.card.stored(queries), self.cache, self.sight(window), places, out)
         return self.card.numbers(out)
 
-    def chunk(self, queries: np.ndarray, first: int) -> np.ndarray:
+    def chunk(self, queries: np.ndarray, first: int, window: int = 0) -> np.ndarray:
         out = self.card.empty(*queries.shape)
-        self.card.attention.chunk(self.card.stored(queries), self.cache, 1, self.pages, first, out)
+        self.card.attention.chunk(self.card.stored(queries), self.cache, self.sight(window), self.pages, first, out)
         return self.card.numbers(out)
 
-    def exact(self, queries: np.ndarray, positions: list[int]) -> np.ndarray:
+    def exact(self, queries: np.ndarray, positions: list[int], window: int = 0) -> np.ndarray:
         """In float64, written out plainly."""
         asked = queries.astype(np.float64).reshape(len(queries), HEADS, self.head_dim)
         keys, values = (
@@ -212,7 +215,8 @@ class Sequence:
         out = np.empty(asked.shape)
         for row, position in enumerate(positions):
             for head in range(HEADS):
-                seen = slice(0, position + 1), head // (HEADS // KV_HEADS)
+                begin = max(0, position + 1 - window) if window else 0
+                seen = slice(begin, position + 1), head // (HEADS // KV_HEADS)
                 scores = keys[seen] @ asked[row, head] * self.head_dim**-0.5
                 weights = np.exp(scores - scores.max())
                 out[row, head] = weights / weights.sum() @ values[seen]
@@ -239,6 +243,18 @@ def test_attention_of_a_chunk_is_exact_up_to_rounding(card: GpuOps, head_dim: in
     np.testing.assert_allclose(sequence.chunk(queries, 43), exact, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("window", [1, 20, 300])
+def test_attention_of_a_window_is_exact_up_to_rounding(card: GpuOps, window: int) -> None:
+    sequence = Sequence(card, 600, head_dim=16, page_tokens=16)
+    positions = [0, 19, 20, 255, 256, 275, 299, 300, 511, 599]
+    queries = rows(len(positions), HEADS * 16, 6)
+    exact = sequence.exact(queries, positions, window)
+    np.testing.assert_allclose(sequence.rows(queries, positions, window), exact, rtol=2e-4, atol=2e-5)
+    queries = rows(70, HEADS * 16, 6)
+    exact = sequence.exact(queries, list(range(500, 570)), window)
+    np.testing.assert_allclose(sequence.chunk(queries, 500, window), exact, rtol=2e-4, atol=2e-5)
+
+
 def test_scores_that_are_far_apart_overflow_nowhere(card: GpuOps) -> None:
     sequence = Sequence(card, 300, head_dim=16, page_tokens=64, scale=1e4)
     queries = rows(20, HEADS * 16, 6) * 100
@@ -262,7 +278,7 @@ def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
 def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
     cache = card.cache(CacheShape(1, 1, 16, 1, 136))
     with pytest.raises(ModelError, match="136 elements"):
-        card.attention.chunk(card.empty(1, 136), cache, 0, [0], 0, card.empty(1, 136))
+        card.attention.chunk(card.empty(1, 136), cache, Sight(0, None, 1.0), [0], 0, card.empty(1, 136))
 
 
 def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes() -> None:
@@ -321,20 +337,22 @@ def test_a_row_of_a_product_has_the_same_bits_at_every_count_of_rows(card: GpuOp
                 assert card.numbers(some).tobytes() == whole[start : start + count].tobytes(), (count, start)
 
 
-def test_a_row_of_a_chunk_has_the_same_bits_wherever_the_chunk_is_cut(card: GpuOps) -> None:
+@pytest.mark.parametrize("window", [0, 1, 20, 40])
+def test_a_row_of_a_chunk_has_the_same_bits_wherever_the_chunk_is_cut(card: GpuOps, window: int) -> None:
     sequence = Sequence(card, 70, head_dim=16, page_tokens=16)
     queries = rows(70, HEADS * 16, 6)
-    whole = sequence.chunk(queries, 0)
+    whole = sequence.chunk(queries, 0, window)
     for cuts in ([0, 70], [0, 1, 2, 70], [0, 16, 31, 33, 64, 70], [0, 69, 70]):
-        parts = [sequence.chunk(queries[start:end], start) for start, end in pairwise(cuts)]
+        parts = [sequence.chunk(queries[start:end], start, window) for start, end in pairwise(cuts)]
         assert np.concatenate(parts).tobytes() == whole.tobytes(), cuts
 
 
-def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps) -> None:
+@pytest.mark.parametrize("window", [0, 100, 300])
+def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps, window: int) -> None:
     sequence = Sequence(card, 600, head_dim=16, page_tokens=64)
     queries, positions = rows(8, HEADS * 16, 6), [3, 599, 255, 256, 0, 300, 63, 511]
-    together = sequence.rows(queries, positions)
-    alone = [sequence.rows(queries[at : at + 1], [position]) for at, position in enumerate(positions)]
+    together = sequence.rows(queries, positions, window)
+    alone = [sequence.rows(queries[at : at + 1], [position], window) for at, position in enumerate(positions)]
     assert np.concatenate(alone).tobytes() == together.tobytes()
 
 

@@ -1,14 +1,15 @@
 """Makes tests/data/checkpoints: tiny random checkpoints and what the transformers library computes with them.
 
-    pip install torch==2.13.0 transformers==5.24.0 && PYTHONPATH=. python tests/models/make_checkpoints.py
+    pip install torch==2.13.0 transformers==5.24.0 && PYTHONPATH=. python tests/models/make_checkpoints.py [NAME ...]
 
-Nothing else needs those two.  Each folder is a checkpoint as `save_pretrained` writes it; beside them `NAME.json` has
-tokens, the logits after some of them, and the ids of some texts.
+Nothing else needs those two; without a name all are made.  Each folder is a checkpoint as `save_pretrained` writes it;
+beside them `NAME.json` has tokens, the logits after some of them, and the ids of some texts.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,27 @@ LLAMA3 = {
 }
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+
+WINDOWS = {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}
+"""The first layer sees all."""
+
+
 def models() -> dict[str, tuple[Any, torch.dtype]]:
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
     return {
         "llama": (LlamaConfig(**SIZES, rms_norm_eps=1e-5), torch.float32),
         "llama3": (LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True), torch.bfloat16),
         "qwen2": (Qwen2Config(**SIZES, tie_word_embeddings=True), torch.float32),
+        "mistral": (MistralConfig(**SIZES, sliding_window=24, tie_word_embeddings=True), torch.bfloat16),
+        "qwen2-windows": (Qwen2Config(**SIZES, **WINDOWS, tie_word_embeddings=True), torch.bfloat16),
+        "yarn": (LlamaConfig(**SIZES, rope_parameters=YARN, tie_word_embeddings=True), torch.bfloat16),
         "qwen3": (Qwen3Config(**SIZES, head_dim=32), torch.float16),
     }
 
@@ -87,7 +102,7 @@ def make(name: str, config: Any, dtype: torch.dtype) -> None:
         additional_special_tokens=[SPECIAL[1]],
         chat_template=CHAT_TEMPLATE,
     )
-    if name.startswith("llama"):
+    if not config.model_type.startswith("qwen"):
         pattern = Regex(TikTokenConverter().pattern)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -113,4 +128,5 @@ def make(name: str, config: Any, dtype: torch.dtype) -> None:
 
 if __name__ == "__main__":
     for name, (config, dtype) in models().items():
-        make(name, config, dtype)
+        if name in sys.argv[1:] or not sys.argv[1:]:
+            make(name, config, dtype)

@@ -32,7 +32,7 @@ from strata.models.halves import as_pairs
 from strata.models.make import make_model
 
 FOLDER = Path(__file__).parents[1] / "data" / "checkpoints"
-NAMES = ("llama", "llama3", "qwen2", "qwen3")
+NAMES = ("llama", "llama3", "mistral", "qwen2", "qwen2-windows", "qwen3")
 
 
 def said(name: str) -> dict[str, Any]:
@@ -72,6 +72,27 @@ def test_the_logits_of_a_checkpoint_are_those_of_transformers(name: str) -> None
         model.close()
 
 
+@pytest.mark.parametrize(
+    ("values", "windows"),
+    [
+        ({"sliding_window": 64}, ()),
+        ({"sliding_window": 64, "use_sliding_window": False}, ()),
+        ({"sliding_window": None, "use_sliding_window": True}, ()),
+        ({"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, (0, 64)),
+        ({"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 0}, (64, 64)),
+        ({"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 28}, (0, 0)),
+        ({"sliding_window": 64, "model_type": "mistral"}, (64, 64)),
+    ],
+)
+def test_a_window_is_for_the_layers_that_the_family_says(copy: Path, values: dict[str, Any], windows: object) -> None:
+    """Where no list of layers says it, as older folders have none."""
+    if values.get("model_type") == "mistral":
+        shutil.copytree(FOLDER / "mistral", copy, dirs_exist_ok=True)
+    settled = {"layer_types": None, "use_sliding_window": None, **values}
+    changed(copy / "config.json", lambda config: config.update(settled))
+    assert open_model(copy).config.windows == windows
+
+
 def test_decoding_a_checkpoint_gives_the_logits_that_reading_it_gives(name: str) -> None:
     model = loaded(open_model(FOLDER / name))
     expected = said(name)
@@ -106,12 +127,13 @@ def test_a_checkpoint_says_what_it_is(name: str) -> None:
     file = open_model(FOLDER / name)
     config = file.config
     assert (file.name, config.context, config.vocab_size, config.eos_ids) == (name, 2048, 320, {2})
-    assert file.quantisation == {"llama": "F32", "llama3": "BF16", "qwen2": "F32", "qwen3": "F16"}[name]
+    assert file.quantisation == {"llama": "F32", "qwen2": "F32", "qwen3": "F16"}.get(name, "BF16")
     assert (config.qkv_bias, config.qk_norm, config.tied) == (
-        name == "qwen2",
+        name.startswith("qwen2"),
         name == "qwen3",
-        name in ("llama3", "qwen2"),
+        name not in ("llama", "qwen3"),
     )
+    assert config.windows == {"mistral": (24, 24), "qwen2-windows": (0, 40)}.get(name, ())
     assert file.size_bytes == sum(path.stat().st_size for path in (FOLDER / name).glob("*.safetensors"))
     assert file.template.render([ChatMessage("user", "hi")]).startswith("<|im_start|>user\nhi<|im_end|>")
 
@@ -156,7 +178,10 @@ def cut(folder: Path) -> None:
         (states(model_type="gpt2"), "the model_type 'gpt2' is not supported"),
         (states(model_type=None), "no text for model_type"),
         (states(hidden_act="gelu"), "activation 'gelu'"),
-        (states(use_sliding_window=True, sliding_window=64), "sliding window"),
+        (states(use_sliding_window=True, sliding_window=0), "its sliding_window is 0"),
+        (states(use_sliding_window=True, sliding_window=64, layer_types=["full_attention"]), "its layer_types are not"),
+        (states(use_sliding_window=True, sliding_window=64, layer_types=["full_attention", {}]), "its layer_types"),
+        (states(use_sliding_window=True, sliding_window=64, layer_types=None, max_window_layers="a"), "max_window"),
         (states(quantization_config={}), "weights are quantised"),
         (states(rope_parameters={"rope_type": "yarn", "factor": 4.0}), "'yarn' scaled positions"),
         (states(hidden_size=0), "its hidden_size is 0"),
@@ -270,6 +295,10 @@ def as_gguf(file: ModelFile, path: Path) -> Path:
     writer.add_value_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.rms_eps)
+    if config.windows:
+        writer.add_sliding_window(max(config.windows))
+        if not all(config.windows):
+            writer.add_sliding_window_pattern([window > 0 for window in config.windows])
     _add_vocabulary(writer, file)
     for tensor in _tensors(file):
         writer.add_tensor(tensor.name, _numbers(tensor), raw_dtype=GGMLQuantizationType.F32)

@@ -60,6 +60,15 @@ def refusal(path: Path) -> str:
     return said
 
 
+def windows(pattern: int | list[bool] | list[int] | None) -> Change:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_sliding_window(24)
+        if pattern is not None:
+            writer.add_sliding_window_pattern(pattern)
+
+    return change
+
+
 def refused_or_opened(path: Path) -> str:
     try:
         return repr(open_model(path))
@@ -83,6 +92,17 @@ def test_a_file_is_opened_with_its_sizes_and_its_weights_as_they_lie_there(tmp_p
             assert raw.shape == tuple(reversed(tensor.shape.tolist()))
             assert raw.data.tobytes() == tensor.data.tobytes()
             assert not raw.data.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [(None, (24, 24, 24)), (2, (24, 0, 24)), (0, (24, 24, 24)), ([False, True, True], (0, 24, 24))],
+)
+def test_a_window_is_for_all_layers_or_for_those_of_the_pattern(
+    tmp_path: Path, pattern: int | list[bool] | None, expected: tuple[int, ...]
+) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", layers=3, change=windows(pattern))
+    assert open_model(path).config.windows == expected
 
 
 def test_equal_arguments_give_equal_tiny_models(tmp_path: Path) -> None:
@@ -154,6 +174,8 @@ def test_a_kind_of_model_that_is_not_supported_is_refused_by_name(tmp_path: Path
         (states("llama.block_count", 2_000_000_000), "states 2000000000 layers"),
         (states("llama.embedding_length", 0), "embedding_length is 0"),
         (states("llama.attention.head_count_kv", 3), "heads do not fit"),
+        (windows([True]), "sliding_window_pattern has 1 flags for 2 layers"),
+        (windows([1, 0]), "sliding_window_pattern has items of a wrong type"),
         (states("llama.attention.value_length", 8), "heads do not fit"),
         (states("llama.rope.dimension_count", 18), "rope.dimension_count is 18"),
         (states("llama.context_length", "long", GGUFValueType.STRING), "context_length is 'long'"),

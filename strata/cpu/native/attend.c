@@ -2,7 +2,8 @@
  *
  * Keys are taken in spans of SPAN counted from position 0, each by any thread; a span's softmax is its largest score, the
  * sum of its weights and the weighted sum of its values, and spans are combined in order
- * (https://arxiv.org/abs/1805.02867, section 3).  So a row's bits follow from its position and what is stored up to it.
+ * (https://arxiv.org/abs/1805.02867, section 3).  Of a window of keys the first span begins with it, and those before are
+ * left out.  So a row's bits follow from its position and what is stored up to it.
  */
 #include "rows.h"
 
@@ -25,7 +26,16 @@ struct work {
 
 static inline long up_to(long size, long step) { return (size + step - 1) / step * step; }
 
-static inline long spans(long position) { return position / SPAN + 1; }
+/* The first key that a row sees. */
+static inline long begin_of(const struct attention *all, long position)
+{
+    return all->window && position >= all->window ? position + 1 - all->window : 0;
+}
+
+static inline long spans(const struct attention *all, long position)
+{
+    return position / SPAN - begin_of(all, position) / SPAN + 1;
+}
 
 /* -- turning and storing ------------------------------------------------------------------------------------------- */
 
@@ -166,14 +176,16 @@ static void span_of(const struct work *work, long row, long span, long head, flo
     const struct cache *cache = &all->cache;
     struct place place = all->places[row];
     long head_dim = cache->head_dim, group = work->group, width = work->width;
-    long start = span * SPAN, end = place.position + 1 < start + SPAN ? place.position + 1 : start + SPAN;
-    float *queries = room, *scores = room + group * width, scale = 1.0f / sqrtf((float)head_dim);
+    long begin = begin_of(all, place.position), start = (begin / SPAN + span) * SPAN;
+    long end = place.position + 1 < start + SPAN ? place.position + 1 : start + SPAN;
+    start = start < begin ? begin : start;
+    float *queries = room, *scores = room + group * width;
     const float *from = all->queries.at + row * all->queries.stride + head * group * head_dim;
     memset(queries, 0, group * width * sizeof *queries);
     memset(part, 0, group * width * sizeof *part);
     for (long g = 0; g < group; g++)
         for (long at = 0; at < head_dim; at++)
-            queries[g * width + at] = from[g * head_dim + at] * scale;
+            queries[g * width + at] = from[g * head_dim + at] * all->scale;
     EACH_RUN(cache, place, start, end, at, page, inside, count)
         run_scores(queries, group, width, stored(cache, page, all->layer, 0, head) + inside * head_dim, count, head_dim,
                    scores + at - start);
@@ -251,7 +263,7 @@ int SET(attend)(struct pool *pool, const struct attention *all)
     long first[all->queries.rows + 1];
     first[0] = 0;
     for (long row = 0; row < all->queries.rows; row++)
-        first[row + 1] = first[row] + spans(all->places[row].position);
+        first[row + 1] = first[row] + spans(all, all->places[row].position);
     work.first = first;
     long blocks = first[all->queries.rows] * cache->kv_heads;
     for (int worker = 0; worker < pool_threads(pool); worker++)

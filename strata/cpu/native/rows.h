@@ -44,7 +44,8 @@ struct attention {
     struct cache cache;
     struct table table;
     const struct place *places;
-    long layer;
+    long layer, window; /* keys that a row sees, its own the last of them; 0: all */
+    float scale;        /* of products of queries and keys */
 };
 
 struct row_kernels {

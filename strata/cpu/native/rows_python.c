@@ -188,7 +188,8 @@ static int fits(const struct attention *all)
     return keys > 0 && all->queries.columns > 0 && all->queries.columns % keys == 0 && all->keys.columns == keys
            && all->values.columns == keys && all->out.columns == all->queries.columns && all->keys.rows == rows
            && all->values.rows == rows && all->out.rows == rows && 2 * all->table.pairs <= all->cache.head_dim
-           && all->layer >= 0 && all->layer < all->cache.layers && all->cache.page_tokens > 0;
+           && all->layer >= 0 && all->layer < all->cache.layers && all->window >= 0
+           && all->cache.page_tokens > 0;
 }
 
 static PyObject *run_attention(PyObject *pool_object, PyObject *list, struct attention *all)
@@ -210,26 +211,28 @@ static PyObject *run_attention(PyObject *pool_object, PyObject *list, struct att
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* attend(pool, queries, keys, values, table, cache, layer, places, out) */
+/* attend(pool, queries, keys, values, table, cache, layer, window, scale, places, out) */
 static PyObject *attend(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
     struct view views[6] = {0};
     struct attention all = {0};
     PyObject *result = NULL;
-    if (!arguments_are(count, 9))
+    if (!arguments_are(count, 11))
         return NULL;
     all.layer = PyLong_AsLong(arguments[6]);
+    all.window = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[7]);
+    all.scale = PyErr_Occurred() ? 0 : (float)PyFloat_AsDouble(arguments[8]);
     if (!PyErr_Occurred() && view_rows(arguments[1], "queries", 1, &views[0], &all.queries) == 0
         && view_rows(arguments[2], "keys", 1, &views[1], &all.keys) == 0
         && view_rows(arguments[3], "values", 0, &views[2], &all.values) == 0
         && view_array(arguments[4], "table", "Zf", 2, 0, &views[3]) == 0
         && view_array(arguments[5], "cache", "f", 6, 1, &views[4]) == 0
-        && view_rows(arguments[8], "out", 1, &views[5], &all.out) == 0) {
+        && view_rows(arguments[10], "out", 1, &views[5], &all.out) == 0) {
         const Py_ssize_t *sizes = views[4].buffer.shape;
         all.table = (struct table){views[3].buffer.buf, views[3].buffer.shape[0], views[3].buffer.shape[1]};
         all.cache = (struct cache){views[4].buffer.buf, sizes[0], sizes[1], sizes[3], sizes[4], sizes[5]};
-        result = fits(&all) && sizes[2] == 2 ? run_attention(arguments[0], arguments[7], &all) : wrong_sizes();
+        result = fits(&all) && sizes[2] == 2 ? run_attention(arguments[0], arguments[9], &all) : wrong_sizes();
     }
     view_end(views, 6);
     return result;
@@ -241,6 +244,6 @@ PyMethodDef row_functions[] = {
     {"product", FAST(product), "product(pool, weights, x, out, add)"},
     {"norm", FAST(norm), "norm(x, weight, eps, out)"},
     {"expand", FAST(expand), "expand(weights, rows, out)"},
-    {"attend", FAST(attend), "attend(pool, queries, keys, values, table, cache, layer, places, out)"},
+    {"attend", FAST(attend), "attend(pool, queries, keys, values, table, cache, layer, window, scale, places, out)"},
     {NULL, NULL, 0, NULL},
 };

@@ -17,6 +17,8 @@ struct tile_attention {
     struct table table; /* of all positions below the last row's, rounded up to whole tiles */
     const int32_t *pages;
     long layer, first, start, end;
+    long window; /* keys that a row sees, its own the last of them; 0: all */
+    float scale; /* of products of queries and keys */
 };
 
 struct tile_kernels {

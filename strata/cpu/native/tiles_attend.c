@@ -4,12 +4,16 @@
  * taken in spans of SPAN counted from position 0, and the softmax is carried from span to span
  * (https://arxiv.org/abs/1805.02867, section 3).  Keys after a row are left out of its sums and not multiplied by zero,
  * so it doesn't matter what they are, nor whether they are there.
+ *
+ * Where rows see a window of keys, those that none of LANES rows sees are left out; a key before one row's window and in
+ * that of another has the weight 0 for the first, and a span of which a row sees nothing leaves it as it was.
  */
 #include "angles.h"
 #include "product.h"
 #include "sets.h"
 #include "tiles.h"
 
+#include <float.h>
 #include <math.h>
 
 #define SPAN (4096 / LANES) /* keys, whole tiles of them: the scores of LANES rows are 16 KiB and stay in the first cache */
@@ -114,14 +118,14 @@ INLINE void soften(float *scores, long count, float *largest, float *total, floa
 static void begin(const struct tile_attention *all, long row, long head, struct state state)
 {
     const long head_dim = all->cache.head_dim;
-    const lanes scale = v_all((float)(1.4426950408889634 / sqrt((double)head_dim)));
+    const lanes scale = v_all((float)(1.4426950408889634 * all->scale));
     transpose(all->queries.at + row * all->queries.stride + head * head_dim, LANES, head_dim, all->queries.stride,
          state.queries, LANES, 0);
     for (long at = 0; at < head_dim * LANES; at += W)
         v_store(state.queries + at, v_mul(v_load(state.queries + at), scale));
     memset(state.sums, 0, sizeof(float[head_dim * LANES]));
     for (long lane = 0; lane < LANES; lane += W) {
-        v_store(state.largest + lane, v_all(-INFINITY));
+        v_store(state.largest + lane, v_all(-FLT_MAX)); /* of no score: infinity less infinity is no number */
         v_store(state.total + lane, v_zero());
     }
 }
@@ -141,6 +145,31 @@ static long run(const struct tile_attention *all, long at, long end)
     return end - at < rest ? end - at : rest;
 }
 
+/* The first key that the row at this position sees.  Of padding it is never after the last real one: a row that sees
+ * nothing would be no number. */
+static long begin_of(const struct tile_attention *all, long position)
+{
+    const long begin = all->window && position >= all->window ? position + 1 - all->window : 0;
+    return begin < all->end ? begin : all->end - 1;
+}
+
+/* Scores of keys start .. end - 1 that are not for each of the rows, which are at `diagonal` and after: those after a row,
+ * and those before its window. */
+static void hide(const struct tile_attention *all, long start, long end, long diagonal, float *scores)
+{
+    for (long at = diagonal > start ? diagonal : start; at < end; at++)
+        for (int side = 0; side < LANES; side += W) {
+            float *some = scores + (at - start) * LANES + side;
+            v_store(some, v_from((int)(at - diagonal) - side, v_load(some), v_all(-INFINITY)));
+        }
+    const long seen = begin_of(all, diagonal + LANES - 1); /* by all of them, from here on */
+    for (long at = start; at < end && at < seen; at++)
+        for (int side = 0; side < LANES; side += W) {
+            float *some = scores + (at - start) * LANES + side;
+            v_store(some, v_from((int)(at - diagonal + all->window) - side, v_all(-INFINITY), v_load(some)));
+        }
+}
+
 /* Keys start .. end - 1, of which those from `diagonal` on are the rows' own positions. */
 static void take_span(const struct tile_attention *all, long kv_head, long start, long end, long diagonal,
                       struct state state, float *scores)
@@ -151,11 +180,7 @@ static void take_span(const struct tile_attention *all, long kv_head, long start
         product(stored(all, at, 0, kv_head), head_dim, 1, count, head_dim, state.queries,
                 scores + (at - start) * LANES, 1);
     }
-    for (long at = diagonal > start ? diagonal : start; at < end; at++)
-        for (int side = 0; side < LANES; side += W) {
-            float *some = scores + (at - start) * LANES + side;
-            v_store(some, v_from((int)(at - diagonal) - side, v_load(some), v_all(-INFINITY)));
-        }
+    hide(all, start, end, diagonal, scores);
     for (int side = 0; side < LANES; side += W)
         soften(scores + side, end - start, state.largest + side, state.total + side, state.sums + side, head_dim);
     for (long at = start, count; at < end; at += count) {
@@ -179,12 +204,15 @@ static void attend_side(void *context, long block, int worker)
     for (long number = 0; number < states; number++)
         begin(all, row + number / work->group * LANES, kv_head * work->group + number % work->group,
               state_at(room, number, head_dim));
-    for (long start = 0; start < all->first + row + SIDE && start < all->end; start += SPAN)
+    const long first = begin_of(all, all->first + row) / SPAN * SPAN;
+    for (long span = first; span < all->first + row + SIDE && span < all->end; span += SPAN)
         for (long number = 0; number < states; number++) {
-            const long diagonal = all->first + row + number / work->group * LANES;
+            const long diagonal = all->first + row + number / work->group * LANES, begin = begin_of(all, diagonal);
+            const long start = span < begin ? begin : span;
             long end = diagonal + LANES < all->end ? diagonal + LANES : all->end;
-            end = end < start + SPAN ? end : start + SPAN;
-            take_span(all, kv_head, start, end, diagonal, state_at(room, number, head_dim), scores);
+            end = end < span + SPAN ? end : span + SPAN;
+            if (start < end)
+                take_span(all, kv_head, start, end, diagonal, state_at(room, number, head_dim), scores);
         }
     for (long number = 0; number < states; number++)
         finish(all, row + number / work->group * LANES, kv_head * work->group + number % work->group,

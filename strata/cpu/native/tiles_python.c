@@ -92,7 +92,8 @@ static int fits(const struct tile_attention *all)
     return keys > 0 && all->queries.columns > 0 && all->queries.columns % keys == 0 && all->keys.columns == keys
            && all->values.columns == keys && all->out.columns == all->queries.columns && all->keys.rows == rows
            && all->values.rows == rows && all->out.rows == rows && 2 * all->table.pairs <= cache->head_dim
-           && all->layer >= 0 && all->layer < cache->layers && cache->page_tokens > 0;
+           && all->layer >= 0 && all->layer < cache->layers && all->window >= 0
+           && cache->page_tokens > 0;
 }
 
 /* Whether the rows lie on the grid, have angles, and hold at least one real one. */
@@ -147,32 +148,34 @@ static PyObject *run_attention(PyObject *pool_object, PyObject *numbers, struct 
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* attend_tiles(pool, queries, keys, values, table, cache, layer, pages, first, start, end, out) */
+/* attend_tiles(pool, queries, keys, values, table, cache, layer, window, scale, pages, first, start, end, out) */
 static PyObject *attend(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
     struct view views[6] = {0};
     struct tile_attention all = {0};
     PyObject *result = NULL;
-    if (!arguments_are(count, 12))
+    if (!arguments_are(count, 14))
         return NULL;
     all.layer = PyLong_AsLong(arguments[6]);
-    all.first = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[8]);
-    all.start = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[9]);
-    all.end = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[10]);
+    all.window = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[7]);
+    all.scale = PyErr_Occurred() ? 0 : (float)PyFloat_AsDouble(arguments[8]);
+    all.first = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[10]);
+    all.start = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[11]);
+    all.end = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[12]);
     if (!PyErr_Occurred() && view_rows(arguments[1], "queries", 1, &views[0], &all.queries) == 0
         && view_rows(arguments[2], "keys", 1, &views[1], &all.keys) == 0
         && view_rows(arguments[3], "values", 0, &views[2], &all.values) == 0
         && view_array(arguments[4], "table", "Zf", 2, 0, &views[3]) == 0
         && view_array(arguments[5], "cache", "f", 6, 1, &views[4]) == 0
-        && view_rows(arguments[11], "out", 1, &views[5], &all.out) == 0 && whole_tiles(&all.queries)) {
+        && view_rows(arguments[13], "out", 1, &views[5], &all.out) == 0 && whole_tiles(&all.queries)) {
         const Py_ssize_t *sizes = views[4].buffer.shape;
         all.table = (struct table){views[3].buffer.buf, views[3].buffer.shape[0], views[3].buffer.shape[1]};
         all.cache = (struct cache){views[4].buffer.buf, sizes[0], sizes[1], sizes[3], sizes[4], sizes[5]};
         if (!fits(&all) || sizes[2] != 2)
             wrong_sizes();
         else if (placed(&all))
-            result = run_attention(arguments[0], arguments[7], &all);
+            result = run_attention(arguments[0], arguments[9], &all);
     }
     view_end(views, 6);
     return result;
@@ -184,6 +187,6 @@ PyMethodDef tile_functions[] = {
     {"product_tiles", FAST(product), "product_tiles(pool, weights, x, out, add)"},
     {"norm_tiles", FAST(norm), "norm_tiles(pool, x, weight, eps, out)"},
     {"attend_tiles", FAST(attend),
-     "attend_tiles(pool, queries, keys, values, table, cache, layer, pages, first, start, end, out)"},
+     "attend_tiles(pool, queries, keys, values, table, cache, layer, window, scale, pages, first, start, end, out)"},
     {NULL, NULL, 0, NULL},
 };
