@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Kills the engine of a real server again and again under mixed load, and counts what is lost or left behind.
 
-    bench/chaos.py --kills 200 --departures 2000 --out bench/results/chaos.json
+    bench/chaos.py --kills 200 --departures 2000 --deaths replay --out bench/results/chaos-replay.json
 
 One `strata serve` for each way of taking an engine's death (`replay`, `fail`), its engine in a process of its own, the
-limit on restarts raised.  What each request gets undisturbed is asked first; then clients ask at random and some leave
-at random, while the engine's process gets SIGKILL.  Afterwards: what every stream got against what it would have got,
-who hung, and what the server still holds.  The exit code is 1 if anything is not as it must be.
+limit on restarts raised, and so few pages that some move to the arena.  What each request gets undisturbed is asked
+first; then clients of two priorities ask at random and some leave at random, while the engine's process gets SIGKILL,
+at times before it is up.  Afterwards: what every stream got against what it would have got, who hung, and what the
+server still holds: pages, arena, workspaces, actors, tasks, threads, children, files.  The exit code is 1 if anything
+is not as it must be.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,19 @@ import httpx
 import trio
 from attrs import define, field, frozen
 
-START_S = 120
+START_S = 300
 HANGS_S = 120
 """A client that heard nothing for so long hangs: a server that lives says where it stands every 10 s."""
-SETTLES_S = 30
+LONGEST_S = 1800
+"""So does one that got no end for so long, however often its engine was killed."""
+SETTLES_S = 60
 """Idle worker threads end after 10 s."""
+LOADING = 0.2
+"""Share of the kills that meet an engine before it is up."""
+TIGHT = ["--max-running", "4", "--chunk-tokens", "128", "--kv-mib", "40", "--arena-mib", "64", "--max-priority", "1"]
+"""Settings under which all states of a request are met."""
+URGENT = ("short", "talk")
+"""What the others make way for."""
 WORDS = ("river", "stone", "market", "signal", "garden", "copper", "winter", "engine", "letter", "bridge", "harbor")
 
 
@@ -59,6 +69,7 @@ def asks(long_words: int) -> list[Ask]:
             "max_tokens": most,
             "ignore_eos": True,
             "stream": True,
+            "priority": int(name in URGENT),
         }
         found.append(Ask(f"{name}, greedy", {**chat, "temperature": 0}))
         found.append(Ask(f"{name}, seeded", {**chat, "temperature": 0.8, "seed": words}))
@@ -99,16 +110,17 @@ def _parent(stat: Path) -> int:
 
 
 @contextmanager
-def serving(arguments: list[str]) -> Iterator[Server]:
+def serving(arguments: list[str], log: Path | None = None) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "strata", "serve", "--port", str(port), "--no-access-log", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(log or os.devnull, "wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
     try:
         yield Server(process, f"http://127.0.0.1:{port}")
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(START_S)
 
 
 @define
@@ -121,6 +133,7 @@ class Tally:
     hung: int = 0
     left: int = 0
     kills: int = 0
+    kills_while_loading: int = 0
     unready: list[float] = field(factory=list)
     """How long it was not ready after each kill (seconds)."""
 
@@ -138,7 +151,7 @@ class Chaos:
         self.dice = random.Random(options.seed)
 
     async def run(self) -> dict[str, Any]:
-        await self.until_ready()
+        await until_ready(self.client, self.server)
         for ask in self.asks:
             self.expected[ask.name] = await self.read(ask)
         before = await self.settled(self.server.holds())
@@ -153,7 +166,9 @@ class Chaos:
         tally = self.tally
         return {
             "kills": tally.kills,
+            "kills_while_loading": tally.kills_while_loading,
             "departures": tally.left,
+            **await self.met(),
             "ends": dict(tally.ends),
             "not_byte_identical": len(tally.wrong),
             "which": sorted(set(tally.wrong))[:20],
@@ -178,22 +193,19 @@ class Chaos:
             os.kill(engines[0], signal.SIGKILL)
             self.tally.kills += 1
             killed = time.monotonic()
-            await self.until_ready()
+            while self.dice.random() < LOADING and self.tally.kills < self.options.kills:
+                await self.kill_the_next(engines[0])
+            await until_ready(self.client, self.server)
             self.tally.unready.append(time.monotonic() - killed)
 
-    async def until_ready(self) -> None:
-        end = time.monotonic() + START_S
-        while time.monotonic() < end and self.server.process.poll() is None:
-            try:
-                answer = await self.client.get("/ready")
-            except httpx.TransportError:
-                await trio.sleep(0.05)
-                continue
-            # A kill that the server has not noticed yet looks like readiness.
-            if answer.status_code == 200 and self.server.engines():
-                return
-            await trio.sleep(0.02)
-        raise SystemExit(f"the server did not get ready (exit code {self.server.process.poll()})")
+    async def kill_the_next(self, before: int) -> None:
+        while not (engines := [pid for pid in self.server.engines() if pid != before]):
+            await trio.sleep(0.01)
+        await trio.sleep(self.dice.uniform(0.0, 1.0))
+        with suppress(ProcessLookupError):
+            os.kill(engines[0], signal.SIGKILL)
+        self.tally.kills += 1
+        self.tally.kills_while_loading += 1
 
     # -- the clients ------------------------------------------------------------------------------------------------
 
@@ -202,7 +214,7 @@ class Chaos:
             ask = self.dice.choice(self.asks)
             leaves = self.tally.left < self.options.departures and self.dice.random() < self.options.leaving
             if leaves:
-                with trio.move_on_after(self.dice.expovariate(2.0)) as scope:
+                with trio.move_on_after(self.dice.expovariate(0.5)) as scope:
                     await self.ask(ask)
                 self.tally.left += scope.cancelled_caught
             else:
@@ -210,21 +222,27 @@ class Chaos:
 
     async def ask(self, ask: Ask) -> None:
         text: list[str] = []
+        end = "left"
         try:
-            with trio.fail_after(HANGS_S):
+            with trio.fail_after(LONGEST_S):
                 end = await self.stream(ask, text)
         except (trio.TooSlowError, httpx.ReadTimeout):
             self.tally.hung += 1
             return
         except httpx.TransportError as error:
             end = f"cut: {type(error).__name__}"
+        finally:
+            self.judge(ask, "".join(text), end)
         self.tally.ends[end] += 1
-        got, wanted = "".join(text), self.expected[ask.name]
-        # Of a character that was cut in two by the end its first bytes are said as what they are: none.
-        if got != wanted and (end == "whole" or not wanted.startswith(got.rstrip("\ufffd"))):
-            self.tally.wrong.append(ask.name)
         if end not in ("whole", "engine_unavailable"):
             await trio.sleep(0.2)
+
+    def judge(self, ask: Ask, got: str, end: str) -> None:
+        """A whole one is what it would have been; any other, also of one that left, is the beginning of that."""
+        wanted = self.expected[ask.name]
+        # Of a character that was cut in two by the end its first bytes are said as what they are: none.
+        if got != wanted and (end == "whole" or not wanted.startswith(got.rstrip("\ufffd"))):
+            self.tally.wrong.append(f"{ask.name}: {end}")
 
     async def read(self, ask: Ask) -> str:
         text: list[str] = []
@@ -264,15 +282,27 @@ class Chaos:
             await trio.sleep(0.5)
 
     async def figures(self) -> dict[str, int]:
-        """Requests, pages, workspaces and actors, as the server itself counts them."""
+        """Requests, pages, arena, workspaces, tasks and actors, as the server itself counts them."""
         text = (await self.client.get("/metrics")).text
         actors = (await self.client.get("/admin/actors")).json()["actors"]
+        held = sum_of(text, "strata_pages{", 'state="held"') + sum_of(text, "strata_pages{", 'state="swapping"')
         return {
             "requests": sum_of(text, "strata_requests{"),
-            "pages_held": sum_of(text, "strata_pages{", 'state="held"'),
+            "pages_held": held,
+            "arena_pages_held": sum_of(text, "strata_slots{", 'state="used"'),
             "workspaces_used": sum_of(text, "strata_workspaces{", 'state="used"'),
+            "tasks": sum_of(text, "strata_tasks{"),
             "mailboxes": sum_of(text, "strata_mailbox_depth{"),
             "actors": len(actors) - len([a for a in actors if a["kind"] in ("runtime", "dispatcher", "engine")]),
+        }
+
+    async def met(self) -> dict[str, int]:
+        """What the load has brought about, over all engines."""
+        text = (await self.client.get("/metrics")).text
+        return {
+            "engines": sum_of(text, "strata_engine_incarnation{"),
+            "parks": sum_of(text, "strata_parks_total{"),
+            "pages_moved_to_the_arena": sum_of(text, "strata_pages_moved_total{", 'to="out"'),
         }
 
 
@@ -289,15 +319,30 @@ def _quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
+async def until_ready(client: httpx.AsyncClient, server: Server) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and server.process.poll() is None:
+        try:
+            answer = await client.get("/ready")
+        except httpx.TransportError:
+            await trio.sleep(0.05)
+            continue
+        # A kill that the server has not noticed yet looks like readiness.
+        if answer.status_code == 200 and server.engines():
+            return
+        await trio.sleep(0.02)
+    raise SystemExit(f"the server did not get ready (exit code {server.process.poll()})")
+
+
 def make_client(url: str) -> httpx.AsyncClient:
-    timeout = httpx.Timeout(10.0, read=HANGS_S)
+    timeout = httpx.Timeout(HANGS_S)
     return httpx.AsyncClient(base_url=url, timeout=timeout, limits=httpx.Limits(max_connections=None))
 
 
 async def one(death: str, options: argparse.Namespace) -> dict[str, Any]:
     arguments = ["--on-engine-death", death, "--max-replays", "1000000", "--engine-host", "process"]
-    arguments += ["--restart-limit", "1000000", "--restart-backoff-s", "0", *options.arguments]
-    with serving(arguments) as server:
+    arguments += ["--restart-limit", "1000000", "--restart-backoff-s", "0", *TIGHT, *options.arguments]
+    with serving(arguments, options.log) as server:
         chaos = Chaos(server, make_client(server.url), options)
         try:
             found = await chaos.run()
@@ -306,29 +351,38 @@ async def one(death: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"on_engine_death": death, **found}
 
 
+def machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
+
+
 def is_well(found: dict[str, Any]) -> bool:
     allowed = {"whole"} if found["on_engine_death"] == "replay" else {"whole", "engine_unavailable"}
     left = any(number > 0 for number in found["left_behind"].values())
-    return set(found["ends"]) <= allowed and not found["not_byte_identical"] and not found["hung"] and not left
+    met = found["parks"] and found["pages_moved_to_the_arena"]
+    ends_well = set(found["ends"]) <= allowed and not found["not_byte_identical"] and not found["hung"]
+    return ends_well and not left and bool(met)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--departures", type=int, default=20)
-    parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--leaving", type=float, default=0.6, help="the share of requests whose client leaves")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--leaving", type=float, default=0.8, help="the share of requests whose client leaves")
     parser.add_argument("--every-s", type=float, default=4.0, help="the longest time from ready to a kill")
     parser.add_argument("--long-words", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deaths", nargs="+", default=["replay", "fail"], choices=["replay", "fail"])
+    parser.add_argument("--log", type=Path, default=None, help="a file for what the last server says")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("arguments", nargs="*", help="for strata serve, after --")
     options = parser.parse_args()
+    before = os.getloadavg()
     runs = [trio.run(one, death, options) for death in options.deaths]
     result = {
         "command": shlex.join(["bench/chaos.py", *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+        "machine": machine(),
+        "load_average": {"before": before, "after": os.getloadavg()},
         "well": all(is_well(found) for found in runs),
         "runs": runs,
     }

@@ -3,10 +3,11 @@
 
     bench/soak.py --minutes 20 --out bench/results/soak.json
 
-One `strata serve`.  Each conversation grows turn by turn; facts are planted in it and asked for later.  Short requests
-come at random meanwhile, and before, on the idle server.  Afterwards every question is asked again on the idle server
-with the history that it had: an answer counts as wrong where the idle one holds the fact and the loaded one did not.
-The exit code is 1 if anything was lost.
+One `strata serve`, whose pages are all used once before anything is measured.  Each conversation grows turn by turn;
+facts are planted in it and asked for later.  Short requests come at random meanwhile, and before, on the idle server.
+Afterwards every question is asked again on the idle server with the history that it had: a fact is lost where the idle
+answer holds it and the loaded one did not, and no answer may differ by a byte.  The exit code is 1 if anything was
+lost, differs, or grows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import shlex
 import sys
@@ -26,10 +26,11 @@ from typing import Any
 import httpx
 import trio
 from attrs import define, field, frozen
-from chaos import Server, make_client, serving, sum_of
+from chaos import Server, machine, make_client, serving, sum_of, until_ready
 
 IDLE_ASKS = 15
-START_S = 120
+FILL_WORDS = 1500
+"""Of a prompt that is there to use pages."""
 WARM = 0.1
 """The share of the time after which memory is measured first."""
 GROWS = 1.1
@@ -44,6 +45,7 @@ Message = dict[str, str]
 class Question:
     """A fact that was asked for, with all that was said before."""
 
+    conversation: int
     history: tuple[Message, ...]
     fact: str
     answer: str
@@ -54,6 +56,9 @@ class Record:
     """What was seen."""
 
     turns: int = 0
+    conversations: int = 0
+    longest: int = 0
+    """Tokens of a prompt."""
     errors: Counter[str] = field(factory=Counter)
     questions: list[Question] = field(factory=list)
     lost_prefixes: int = 0
@@ -82,7 +87,8 @@ class Soak:
         self.end = 0.0
 
     async def run(self) -> dict[str, Any]:
-        await self.until_ready()
+        await until_ready(self.client, self.server)
+        await self.use_all_pages()
         for _ in range(IDLE_ASKS):
             await self.short(self.record.idle_s)
         seconds = self.options.minutes * 60
@@ -99,15 +105,19 @@ class Soak:
 
     async def summary(self, memory: list[int]) -> dict[str, Any]:
         record = self.record
-        right, wrong = await self.compare()
         metrics = (await self.client.get("/metrics")).text
+        right, wrong, differ = await self.compare()
         idle, loaded = _quantiles(record.idle_s), _quantiles(record.short_s)
         return {
+            "conversations": record.conversations,
             "turns": record.turns,
+            "longest_prompt_tokens": record.longest,
             "short_requests": len(record.short_s),
             "errors": dict(record.errors),
             "parks": sum_of(metrics, "strata_parks_total{"),
-            "facts": {"asked": len(record.questions), "idle_right": right + wrong, "lost": wrong},
+            "resumes": sum_of(metrics, "strata_resumes_total{"),
+            "facts": {"asked": len(record.questions), "idle_right": right + wrong, "told": right, "lost": wrong},
+            "answers_that_differ": differ,
             "lost_prefixes": record.lost_prefixes,
             "short_ttft_s": loaded,
             "short_ttft_idle_s": idle,
@@ -115,6 +125,14 @@ class Soak:
             "resident_mib": [round(size / 2**20, 1) for size in memory],
             "grown": round(memory[-1] / memory[0], 3),
         }
+
+    async def use_all_pages(self) -> None:
+        """Memory is reserved at the start, and becomes resident when it is used first."""
+        metrics = (await self.client.get("/metrics")).text
+        tokens = sum_of(metrics, "strata_pages{") * self.options.page_tokens
+        while tokens > 0:
+            words = " ".join(self.dice.choice(TOPICS) for _ in range(FILL_WORDS))
+            tokens -= (await self.stream([{"role": "user", "content": words}], 1)).prompt
 
     # -- those who talk ---------------------------------------------------------------------------------------------
 
@@ -128,6 +146,8 @@ class Soak:
         history: list[Message] = []
         facts: dict[str, str] = {}
         known = 0
+        self.record.conversations += 1
+        number = self.record.conversations
         while time.monotonic() < self.end:
             asked, text = self.next_turn(dice, facts)
             history.append({"role": "user", "content": text})
@@ -138,8 +158,9 @@ class Soak:
             # The prompt before is the beginning of this one; what is not of a whole page is read again.
             self.record.lost_prefixes += answer.cached < known - 2 * self.options.page_tokens
             known = answer.prompt
+            self.record.longest = max(self.record.longest, known)
             if asked is not None:
-                self.record.questions.append(Question(tuple(history), facts[asked], answer.text))
+                self.record.questions.append(Question(number, tuple(history), facts[asked], answer.text))
             history.append({"role": "assistant", "content": answer.text})
             if answer.prompt > self.options.longest:
                 return
@@ -200,25 +221,18 @@ class Soak:
             text, (first or time.monotonic()) - asked, usage["prompt_tokens"], details.get("cached_tokens", 0)
         )
 
-    async def compare(self) -> tuple[int, int]:
-        """Of the facts that the idle server knows, how many were told under load, and how many not."""
-        right = wrong = 0
-        for question in self.record.questions[-self.options.compared :]:
+    async def compare(self) -> tuple[int, int, int]:
+        """Of the facts that the idle server knows, how many were told under load, and how many not; and how many
+        answers differ."""
+        right = wrong = differ = 0
+        # One conversation after the other, so that little is read twice.
+        for question in sorted(self.record.questions, key=lambda question: question.conversation):
             idle = await self.stream(list(question.history), self.options.answer_tokens)
+            differ += idle.text != question.answer
             if question.fact in idle.text:
                 right += question.fact in question.answer
                 wrong += question.fact not in question.answer
-        return right, wrong
-
-    async def until_ready(self) -> None:
-        end = time.monotonic() + START_S
-        while time.monotonic() < end and self.server.process.poll() is None:
-            try:
-                if (await self.client.get("/ready")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                await trio.sleep(0.1)
-        raise SystemExit(f"the server did not get ready (exit code {self.server.process.poll()})")
+        return right, wrong, differ
 
     def resident(self) -> int:
         """Bytes, of the server and its engine's process."""
@@ -236,7 +250,8 @@ def _quantiles(values: list[float]) -> dict[str, float]:
 
 
 async def one(options: argparse.Namespace) -> dict[str, Any]:
-    with serving(["--page-tokens", str(options.page_tokens), *options.arguments]) as server:
+    arguments = ["--page-tokens", str(options.page_tokens), "--kv-mib", str(options.kv_mib), "--arena-mib", "64"]
+    with serving([*arguments, *options.arguments], options.log) as server:
         async with make_client(server.url) as client:
             return await Soak(server, client, options).run()
 
@@ -247,19 +262,23 @@ def main() -> None:
     parser.add_argument("--talks", type=int, default=3)
     parser.add_argument("--answer-tokens", type=int, default=48)
     parser.add_argument(
-        "--longest", type=int, default=6000, help="prompt tokens after which a conversation begins anew"
+        "--longest", type=int, default=4000, help="prompt tokens after which a conversation begins anew"
     )
     parser.add_argument("--page-tokens", type=int, default=64)
-    parser.add_argument("--compared", type=int, default=60, help="how many of the last questions are asked again")
+    parser.add_argument("--kv-mib", type=int, default=768, help="room for the conversations and little more")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--log", type=Path, default=None, help="a file for what the server says")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("arguments", nargs="*", help="for strata serve, after --")
     options = parser.parse_args()
+    before = os.getloadavg()
     found = trio.run(one, options)
-    well = not found["errors"] and not found["facts"]["lost"] and not found["lost_prefixes"] and found["grown"] <= GROWS
+    lost = found["errors"] or found["facts"]["lost"] or found["lost_prefixes"] or found["answers_that_differ"]
+    well = not lost and found["grown"] <= GROWS
     result = {
         "command": shlex.join(["bench/soak.py", *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+        "machine": machine(),
+        "load_average": {"before": before, "after": os.getloadavg()},
         "well": well,
         **found,
     }
