@@ -114,6 +114,7 @@ METRICS = {
     "strata_engine_restarts": PLAIN,
     "strata_cancel_to_free_seconds": PLAIN,
     "strata_mailbox_depth": PLAIN | {"actor"},
+    "strata_tasks": PLAIN,
     "strata_workspaces": PLAIN | {"state"},
 }
 """Every name and its labels.  A dashboard that was made for them goes on working, so none may change unseen."""
