@@ -1,7 +1,8 @@
 """Long histories under pressure: more than rows, pages and slots hold, clients that leave, engines that die.
 
 The walk of Hypothesis makes short ones, and shrinks them; these are drawn so that pages are always short.  Steps are
-slices, decode steps and pages moved.  `STRATA_WALK_STEPS=1000000 pytest tests/scheduling/test_long_walk.py` makes more.
+slices, decode steps and pages moved.  `STRATA_WALK_STEPS=1000000 pytest tests/scheduling/test_long_walk.py` makes more,
+and `bench/walk.py` records what it saw.
 """
 
 from __future__ import annotations
@@ -99,23 +100,24 @@ def something_happens(desk: WatchedDesk, draw: random.Random) -> None:
         desk.decide()
 
 
-def walk(seed: int) -> int:
-    """One history, to the end of all that came; how many steps it took.  Every decision is held against the rules."""
+def walk(seed: int) -> WatchedDesk:
+    """One history, to the end of all that came.  Every decision is held against the rules."""
     draw = random.Random(seed)
     desk = crowded(draw)
     for _ in range(draw.randint(5, 60)):
         something_happens(desk, draw)
     desk.run(50_000)
     assert not desk.live, f"history {seed}: idle for ever with requests"
+    desk.all_have_one_whole_end()
     now = desk.scheduler.statistics(desk.now)
     assert (now.pages_free, now.slots_free) == (now.pages_total, now.slots_total), f"history {seed}: places are lost"
     assert now.pages_reserved == now.pages_moving == now.short == now.blocked == 0
-    return desk.engine.ran
+    return desk
 
 
 def test_long_histories_under_pressure_keep_every_promise():
     """B10, B12, B22, B25: in states that no single test is for."""
     steps = seed = 0
     while steps < STEPS:
-        steps += walk(seed)
+        steps += walk(seed).engine.ran
         seed += 1

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from model_engine import Asked, Desk, Work
+from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
 from strata.errors import EngineUnavailable, Overloaded, StrataError, WaitedTooLong
@@ -184,10 +184,10 @@ class WatchedDesk(Desk):
         overrun = self.work.read_s(self.work.chunk_tokens) + self.settings.finish_tokens * self.work.step_s
         burst = self.settings.pass_burst_s
         assert all(-burst - overrun - TINY <= purse <= burst for purse in now.purses.values())
-        for seq in self.live:
+        for before, seq in enumerate(sorted(self.live, key=self.rank)):
             figures = self.scheduler.figures(seq, self.now)
             assert figures is not None
-            before = sum(1 for other in self.live if self.rank(other) < self.rank(seq))
+            assert figures.state == self.state(seq)
             assert figures.ahead == (before if figures.state == "queued" else 0)
             parts = figures.queue_s + figures.read_s + figures.parked_s + figures.decode_s
             assert abs(figures.total_s - parts) < TINY
@@ -199,6 +199,16 @@ class WatchedDesk(Desk):
             # Pages are on their way for those that run, or will be once the engine has let go of whose they are.
             moves = any(self.on_their_way.get(seq) for seq in self.live) or self.in_force < newest.n
             assert newest.decode or newest.read is not None or moves, "idle with work to do"
+
+    def all_have_one_whole_end(self) -> None:
+        """Once nobody is left."""
+        for seq, asked in self.asked.items():
+            tokens, end = self.tokens.get(seq, []), self.ended[seq]
+            assert tokens == list(range(1, len(tokens) + 1)), "tokens lost, or sent twice"
+            assert end.figures.written_tokens == len(tokens)
+            if end.figures.state == "done" and end.outcome == Completed("length"):
+                assert len(tokens) == asked.max_tokens
+                assert end.figures.read_tokens == asked.prompt
 
     def displacements_have_their_reasons(self, states: dict[Seq, str | None], purses: dict[int, float]) -> None:
         new = {seq: self.news(seq) for seq in self.live}
@@ -223,10 +233,9 @@ class WatchedDesk(Desk):
         # One that was parked while its last chunk was under way has waited since then.
         waits -= {seq for seq, c in new.items() if c and c[-1].reason == "prompt read"}
         self.waits_since |= dict.fromkeys(waits & self.again.keys(), self.now)
-        for seq in self.live:
+        for seq in self.live if self.settings.max_parks else ():
             parks = self.scheduler.figures(seq, self.now).parks
-            if self.settings.max_parks:
-                assert sum(parks.get(by, 0) for by in ("short", "purse", "turn")) <= self.settings.max_parks
+            assert sum(parks.get(by, 0) for by in ("short", "purse", "turn")) <= self.settings.max_parks
 
     def age_pays_one_quantum(self, placed: dict[Seq, str], states: dict[Seq, str | None]) -> None:
         """R5: of each priority one at a time, after it has waited for each level between."""
@@ -524,17 +533,7 @@ class Walk(RuleBasedStateMachine):
         assert all(
             evolve(step, n=0) != evolve(after, n=0) for step, after in zip(desk.steps, desk.steps[1:], strict=False)
         )
-        for seq, asked in desk.asked.items():
-            self.has_one_whole_end(seq, asked)
-
-    def has_one_whole_end(self, seq: Seq, asked: Asked) -> None:
-        desk = self.desk
-        tokens, end = desk.tokens.get(seq, []), desk.ended[seq]
-        assert tokens == list(range(1, len(tokens) + 1)), "tokens lost, or sent twice"
-        assert end.figures.written_tokens == len(tokens)
-        if end.figures.state == "done" and end.outcome == Completed("length"):
-            assert len(tokens) == asked.max_tokens
-            assert end.figures.read_tokens == asked.prompt
+        desk.all_have_one_whole_end()
 
 
 def named(step: Step) -> set[Seq]:
