@@ -29,6 +29,7 @@ from test_long_walk import walk
 from test_walk import WatchedDesk
 
 KEEP_EVERY_S = 20.0
+DIRTY = ", changed"
 HELD = (
     "each page has one owner, or is shared and read only; what is held, free, cached and reserved adds up",
     "all that have started can still end, whatever they ask for (the banker's test)",
@@ -49,14 +50,11 @@ HELD = (
 
 def commit() -> str:
     """Which code this is; with a mark if it isn't what was committed."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return told.stdout.strip()
+    root = HERE.parent
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+    code = ["strata", "tests/scheduling", "bench/walk.py"]
+    clean = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *code], cwd=root, check=False).returncode == 0
+    return head.stdout.strip() + ("" if clean else DIRTY)
 
 
 def seen_in(desk: WatchedDesk) -> Counter[str]:
@@ -71,7 +69,7 @@ def seen_in(desk: WatchedDesk) -> Counter[str]:
 def before(out: Path, code: str) -> dict[str, Any]:
     """What an earlier run of the same code has kept, if any."""
     kept: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    return kept if kept.get("commit") == code and not code.endswith("dirty") else {}
+    return kept if kept.get("commit") == code and not code.endswith(DIRTY) else {}
 
 
 def go_on(out: Path, steps: int) -> dict[str, Any]:
