@@ -67,12 +67,20 @@ class Bound:
         rounds = ceil(max(before, 1) / max(1, self.settings.max_running - 1))
         return self.settings.turn_wait_s + rounds * (self.settings.quantum_s + finish_s) + self.rates.step_s
 
+    def pages_s(self, held_s: float) -> float:
+        """What few pages add, for each of itself and those older that must wait for them.
+
+        `held_s`: the rest of those that have started and hold them, from the time on when nobody may start past it;
+        with one row that of the younger ones, as the older ones count already.
+        """
+        return self.settings.bypass_s + held_s
+
 
 def lines(settings: SchedulerSettings, rates: Rates | None = None) -> tuple[Line, ...]:
     """The promises that hold with these settings, for people."""
     if settings.preempt is Preempt.OFF:
         return (Line("no bound", "with preempt = off each waits for all that are before it, whatever comes"),)
-    found = (_done(settings, rates), *_several_rows(settings, rates), _aged(settings))
+    found = (_done(settings, rates), *_several_rows(settings, rates), _pages(settings), _aged(settings))
     gates = [name for name in ("min_park_tokens", "max_parks") if getattr(settings, name)]
     if gates:
         found += (Line("but", f"{' and '.join(gates)} may keep one in its place for longer"),)
@@ -103,6 +111,11 @@ def _several_rows(settings: SchedulerSettings, rates: Rates | None) -> tuple[Lin
         gap = f"{bound.gap_s:.3g} s"
         row = f"{settings.turn_wait_s + rates.step_s:.3g} s + {turns} x {round_s:.3g} s"
     return Line("rows: first token", first), Line("rows: longest gap", gap), Line("no row free: more", row)
+
+
+def _pages(settings: SchedulerSettings) -> Line:
+    bypass = f"{settings.bypass_s:g} s + the rest of those that hold them"
+    return Line("few pages: more", f"for itself and each older equal that waits for them: {bypass}")
 
 
 def _aged(settings: SchedulerSettings) -> Line:

@@ -15,7 +15,7 @@ from strata.config import Preempt
 from strata.scheduling.aging import first_by_age, protected_until, rows_by_age
 from strata.scheduling.record import Record
 from strata.scheduling.view import Due, Move, Offer, View
-from strata.scheduling.waiting import EITHER, Kinds
+from strata.scheduling.waiting import EITHER, READS, Kinds
 
 
 def next_move(view: View) -> Move | None:
@@ -107,7 +107,7 @@ def _at_chunk_end(view: View) -> Iterator[Offer]:
 
 def _readers_place(view: View) -> Kinds:
     # What answers wants a row and not the reader's place, unless they are the same.
-    return EITHER if view.rows.one else Kinds(reads=True, answers=False)
+    return EITHER if view.rows.one else READS
 
 
 def _take_place_of(runs: Record, view: View, kinds: Kinds) -> Iterator[Offer]:
@@ -234,8 +234,19 @@ def _shorter(than: Record, view: View) -> Record | None:
     if shortest is None or shortest is than:
         return None
     if than.reads:
-        return shortest if 2 * shortest.need <= than.need else None
-    return shortest if shortest.is_short(view.settings) and not than.is_short(view.settings) else None
+        is_shorter = 2 * shortest.need <= than.need
+    else:
+        is_shorter = shortest.is_short(view.settings) and not than.is_short(view.settings)
+    return shortest if is_shorter and _leaves_pages(shortest, than, view) else None
+
+
+def _leaves_pages(shortest: Record, than: Record, view: View) -> bool:
+    """Whether the oldest that could run, if it is none younger than the one that is passed, still could.
+
+    Who can't run for want of pages isn't waited for, so whoever took them would pass it without paying.
+    """
+    oldest = view.waiting.oldest(than.priority, view.room, READS)
+    return oldest is None or oldest.rank > than.rank or view.room.admits_after(oldest, shortest)
 
 
 def _is_spared(runs: Record, view: View) -> bool:

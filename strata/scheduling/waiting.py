@@ -44,6 +44,12 @@ class Room:
     def has_room(self, record: Record) -> bool:
         return self.fits is None or self.fits(record, self.beside)
 
+    def admits_after(self, record: Record, other: Record) -> bool:
+        """Whether it could still start once the other has, as far as it goes by what they are expected to take."""
+        if record.state is not State.QUEUED or other.state is not State.QUEUED:
+            return True
+        return record.expected + other.expected <= self.pages
+
     def without(self, *gone: Record) -> Room:
         """As if these were parked."""
         return self if self.fits is None else evolve(self, beside=tuple(r for r in self.beside if r not in gone))
@@ -63,6 +69,7 @@ class Kinds:
 
 
 EITHER: Final = Kinds(reads=True, answers=True)
+READS: Final = Kinds(reads=True, answers=False)
 
 
 @define

@@ -217,6 +217,8 @@ def test_the_bound_is_shown_with_the_settings_in_numbers_and_what_is_measured_by
     assert told["rows: first token"] == "(reads of it and older equals) / 0.125 + (10 s + chunk) / 0.5 + step"
     assert told["rows: longest gap"] == "step + the larger of 1 x step and 0.25 s + slice"
     assert told["no row free: more"] == "4 s + (equals before it / 7, rounded up) x (5 s + 32 steps) + step"
+    more = "for itself and each older equal that waits for them: 30 s + the rest of those that hold them"
+    assert told["few pages: more"] == more
     assert told["below others"] == "5 s of engine in every 30 s x levels above it"
 
 
