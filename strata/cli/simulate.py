@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     """With the slowdown of every request."""
 
 KINDS: Final = ("agents", "chat", "mixed")
+WIDTH: Final = 100
+"""Of what is printed (columns), as far as figures and names let it."""
 WORTH_A_PROCESS: Final = 10_000
 """Requests; with fewer, a process of its own for each policy takes longer to start than to run."""
 
@@ -133,7 +136,8 @@ def _compare(
 ) -> None:
     from strata.simulate.report import table
 
-    click.echo(f"{len(traffic):,} requests; costs of {cost.measured_on}")
+    for line in textwrap.wrap(f"{len(traffic):,} requests; costs of {cost.measured_on}", WIDTH):
+        click.echo(line)
     if any(request.hash_ids for request in traffic):
         click.echo("hash_ids are not used: every prompt is read whole")
     side_by_side = len(chosen) > 1 and len(traffic) >= WORTH_A_PROCESS
@@ -142,7 +146,8 @@ def _compare(
     for line in table(reports):
         click.echo(line)
     for one in reports:
-        click.echo(_in_a_line(one))
+        for line in textwrap.wrap(_in_a_line(one), WIDTH, subsequent_indent="  "):
+            click.echo(line)
     if json_out is not None:
         _write_json(json_out, reports, chosen, cost)
     if plot_out is not None:

@@ -109,33 +109,37 @@ def _row(policy: str, name: str, run: Run, places: Sequence[int], slowdowns: Seq
     )
 
 
+GROUPS: Final = (("", 3), ("first token (s)", 4), ("gap (s)", 2), ("slowdown (times)", 3))
+"""Of the table's columns: a title, and over how many."""
+COLUMNS: Final = ("policy", "requests", "number", *PERCENTILES, "p99", "max", "p50", "p99", "max")
+
+
 def table(reports: Sequence[Report]) -> list[str]:
-    """Lines for a terminal."""
-    head = ("policy", "requests", "number", *_names("TTFT"), *_names("gap")[2:], *_names("slowdown")[:1])
-    head += tuple(_names("slowdown")[2:])
-    lines = [_cells(row) for one in reports for row in one.rows]
-    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
-    return [_line(line, widths) for line in (head, *lines)]
+    """Lines for a terminal: the titles, the columns' names, and one for each row."""
+    rows = [COLUMNS, *(_cells(row) for one in reports for row in one.rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    lines, titles, first = [""] * len(rows), "", 0
+    for title, columns in GROUPS:
+        places = range(first, first + columns)
+        parts = [" ".join(_padded(row[i], widths[i], left=i < 2) for i in places) for row in rows]
+        width = max(len(title), len(parts[0]))
+        lines = [f"{line}{part:>{width}}   " for line, part in zip(lines, parts, strict=True)]
+        titles += f"{title:>{width}}   "
+        first += columns
+    return [line.rstrip() for line in (titles, *lines)]
 
 
-def _names(figure: str) -> tuple[str, ...]:
-    return tuple(f"{figure} {name}" for name in PERCENTILES)
+def _padded(cell: str, width: int, *, left: bool) -> str:
+    return cell.ljust(width) if left else cell.rjust(width)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     ttft, gap, slow = row.ttft_s, row.gap_s, row.slowdown
-    seconds = (ttft.p50, ttft.p95, ttft.p99, ttft.max, gap.p99, gap.max)
-    times = (slow.p50, slow.p99, slow.max)
-    return (
-        row.policy,
-        row.requests,
-        f"{row.count:,}",
-        *(f"{value:,.3f} s" for value in seconds),
-        *(f"{value:,.1f}x" for value in times),
-    )
+    figures = (ttft.p50, ttft.p95, ttft.p99, ttft.max, gap.p99, gap.max, slow.p50, slow.p99, slow.max)
+    return (row.policy, row.requests, f"{row.count:,}", *(_figure(value) for value in figures))
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-    figures = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-    return "  ".join([*words, *figures]).rstrip()
+def _figure(value: float) -> str:
+    """As many digits after the point as say something."""
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 1000 else 0
+    return f"{value:,.{digits}f}"

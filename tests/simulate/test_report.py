@@ -10,7 +10,7 @@ from strata.config import SchedulerSettings
 from strata.errors import ConfigError
 from strata.simulate import Machine, TraceRequest, laptop, simulate
 from strata.simulate.plot import MOST_POINTS, _tail, can_plot, plot
-from strata.simulate.report import Spread, report, table
+from strata.simulate.report import Report, Row, Spread, report, table
 
 SETTINGS = SchedulerSettings(short_tokens=100)
 COST = laptop()
@@ -50,11 +50,20 @@ def test_refused_ones_are_counted_and_are_in_no_figure() -> None:
 def test_the_table_has_a_line_for_each_row_and_its_columns_stand_under_their_names() -> None:
     trace = [TraceRequest(0.0, 50, 10), TraceRequest(60_000.0, 500, 10)]
     made = report("batch", simulate(trace, SETTINGS, Machine(COST, pages=100)), SETTINGS, COST)
-    head, *lines = table([made, made])
+    titles, head, *lines = table([made, made])
     assert len(lines) == 6
-    assert {len(line) for line in lines} == {len(head)}
-    for name in ("TTFT p50", "TTFT p95", "TTFT p99", "TTFT max", "gap max", "slowdown p50", "slowdown max"):
-        assert name in head
+    assert {len(line) for line in lines} == {len(titles)} == {len(head)}
+    for title, names in (("first token (s)", "p50 p95 p99 max"), ("gap (s)", "p99 max"), ("slowdown", "p50 p99 max")):
+        assert title in titles
+        assert names in " ".join(head.split())
+    assert [line[: len("batch")] for line in lines] == ["batch"] * 6
+
+
+def test_the_table_fits_a_terminal_of_100_columns_with_hours_of_waiting_and_a_million_requests() -> None:
+    spread = Spread(999.9, 12_345.6, 23_456.7, 34_567.8)
+    row = Row(policy="preempt", requests="short", count=1_000_000, ttft_s=spread, gap_s=spread, slowdown=spread)
+    whole = {"rows": (row, row), "refused": 0, "ended_at_s": 1.0, "busy": 1.0, "parks": {}}
+    assert max(len(line) for line in table([Report(policy="preempt", **whole)])) <= 100
 
 
 def test_a_line_of_many_points_is_thinned_and_keeps_its_ends() -> None:
