@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from strata.config import SchedulerSettings
+from attrs import frozen
+
+from strata.config import Preempt, SchedulerSettings
 from strata.messages import Seq
 from strata.scheduling.decision import Opening
 from strata.scheduling.lending import Lending
@@ -22,6 +24,21 @@ from strata.scheduling.supply import Supply
 from strata.scheduling.suspects import Suspects
 from strata.scheduling.view import Move, View
 from strata.scheduling.waiting import Waiting
+
+
+@frozen
+class Placed:
+    """What was done about who has a place."""
+
+    opens: tuple[Opening, ...] = ()
+    parks: bool = False
+    """Whether anybody was parked."""
+    until: float | None = None
+    """When time alone may bring the next move, if all else stays; None: that has to be looked up."""
+
+    def __add__(self, more: Placed) -> Placed:
+        """And what was done after it."""
+        return Placed(self.opens + more.opens, self.parks or more.parks, more.until)
 
 
 class Placing:
@@ -69,19 +86,23 @@ class Placing:
             now, self._settings, self._rows, self._waiting, self._purses, room, self._aged, self._swap_s, at_end
         )
 
-    def arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
-        """Make every move that the rules ask for: who starts now, and whether anybody was parked."""
+    def arrange(self, now: float) -> Placed:
+        """Make every move that the rules ask for."""
         parks = self._park_unfit(now)
-        if self._suspects.are_in(self._rows):
-            return (), parks
-        if (suspect := self._suspects.next(self._lending.room(now).empty.admits)) is not None:
-            return self._let_run_alone(suspect, now)
+        if self._suspects:
+            if self._suspects.are_in(self._rows):
+                return Placed((), parks)
+            if (suspect := self._suspects.next(self._lending.room(now).empty.admits)) is not None:
+                return self._let_run_alone(suspect, now)
         opens: list[Opening] = []
         while True:
             view = self.view(now)
-            self._lending.lacks_pages(lacks_only_pages(view), now)
-            if (move := next_move(view)) is None:
-                return tuple(opens), parks
+            lacks = lacks_only_pages(view)
+            self._lending.lacks_pages(lacks, now)
+            move, until = next_move(view)
+            if move is None:
+                # Whoever is found to lack pages may make less room for others from now on.
+                return Placed(tuple(opens), parks, until if lacks is None else None)
             parks = parks or move.parks is not None
             if (opening := self._make(move, now)) is not None:
                 opens.append(opening)
@@ -89,7 +110,9 @@ class Placing:
 
     def reader_stops(self, now: float) -> bool:
         """Whether the reader is to give way at the end of its chunk."""
-        return self._rows.reader is not None and reader_should_stop(self.view(now))
+        if self._rows.reader is None or self._settings.preempt is not Preempt.CHUNK:
+            return False
+        return reader_should_stop(self.view(now))
 
     # -- leaving a place ----------------------------------------------------------------------------------------------
 
@@ -111,13 +134,13 @@ class Placing:
 
     # -- getting one --------------------------------------------------------------------------------------------------
 
-    def _let_run_alone(self, suspect: Record, now: float) -> tuple[tuple[Opening, ...], bool]:
+    def _let_run_alone(self, suspect: Record, now: float) -> Placed:
         """R10: until it has got past the point; all others are parked or wait."""
         others = tuple(self._rows)
         for record in others:
             self._park(record, "suspect", now)
         opening = self._make(Move(suspect, None, "suspect"), now)
-        return () if opening is None else (opening,), bool(others)
+        return Placed(() if opening is None else (opening,), bool(others))
 
     def _make(self, move: Move, now: float) -> Opening | None:
         if move.parks is not None:

@@ -18,12 +18,19 @@ from strata.scheduling.view import Due, Move, Offer, View
 from strata.scheduling.waiting import EITHER, READS, Kinds
 
 
-def next_move(view: View) -> Move | None:
-    """The next change to who runs, or None if all stays as it is.  Whoever starts by it has yet to run a slice."""
-    move = _into_free_row(view)
-    if move is None:
-        move = next((offer.move for offer in _displacements(view) if offer.at <= view.now), None)
-    return move
+def next_move(view: View) -> tuple[Move | None, float]:
+    """The next change to who runs; or None if all stays as it is, and until when it does as far as time goes.
+
+    Whoever starts by it has yet to run a slice.
+    """
+    if (move := _into_free_row(view)) is not None:
+        return move, -inf
+    until = inf
+    for offer in _displacements(view):
+        if offer.at <= view.now:
+            return offer.move, -inf
+        until = min(until, offer.at)
+    return None, min(until, _stops_at(view))
 
 
 def reader_should_stop(view: View) -> bool:
@@ -35,8 +42,13 @@ def changes_at(view: View) -> float:
     """When time alone will bring the next move, or make the reader stop at its chunk's end; inf if it will not."""
     if not view.waiting or view.settings.preempt is Preempt.OFF:
         return inf
-    times = (offer.at for offers in (_displacements, _at_chunk_end) for offer in offers(view))
-    return min((at for at in times if at > view.now), default=inf)
+    at = min((offer.at for offer in _displacements(view) if offer.at > view.now), default=inf)
+    return min(at, _stops_at(view))
+
+
+def _stops_at(view: View) -> float:
+    """When time alone will make the reader stop at its chunk's end."""
+    return min((offer.at for offer in _at_chunk_end(view) if offer.at > view.now), default=inf)
 
 
 def lacks_only_pages(view: View) -> Record | None:

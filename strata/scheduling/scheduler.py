@@ -25,12 +25,12 @@ from strata.messages import (
     SwappedOut,
 )
 from strata.scheduling.admission import Admission
-from strata.scheduling.decision import Decision, Opening, Statistics
+from strata.scheduling.decision import Decision, Statistics
 from strata.scheduling.lending import Lending
 from strata.scheduling.lifecycle import Change, Event, State, reason_of
 from strata.scheduling.overview import Overview
 from strata.scheduling.pace import Pace
-from strata.scheduling.placing import Placing
+from strata.scheduling.placing import Placed, Placing
 from strata.scheduling.purse import Purses
 from strata.scheduling.recent import Recent
 from strata.scheduling.record import Record, must_be_whole
@@ -40,6 +40,7 @@ from strata.scheduling.saying import Saying
 from strata.scheduling.steps import Steps
 from strata.scheduling.supply import Supply
 from strata.scheduling.suspects import Suspects, who_ran
+from strata.scheduling.view import oldest
 from strata.scheduling.waiting import Waiting
 
 
@@ -301,31 +302,33 @@ class Scheduler:
     def decide(self, now: float) -> Decision:
         """What the engine is to do from its next boundary on.  Asking again changes nothing (R1)."""
         self._end_what_waited_too_long(now)
-        opens, parks = self._arrange(now)
+        placed = self._arrange(now)
         served = self._lending.serve(self._saying.has_let_go)
         while self._supply.swaps and served.changed:
             # What is granted may have been cached, and who meant to share it has another need now.
-            more, parks_more = self._arrange(now)
-            opens, parks = opens + more, parks or parks_more
+            placed += self._arrange(now)
             served.add(self._lending.serve(self._saying.has_let_go))
         closes, self._closes = tuple(self._closes), []
         if self._supply.swaps:
             # After pages were given, as what was promised ahead is missing to others.
             self._lending.look(lacks_only_pages(self._placing.view(now)), now)
         stops = self._reader_stops(now)
-        step = self._saying.say(stops=stops, finishes=served.finishes, parks=parks, now=now)
+        step = self._saying.say(stops=stops, finishes=served.finishes, parks=placed.parks, now=now)
         return Decision(
             step=step,
-            opens=opens,
+            opens=placed.opens,
             grants=served.grants,
             moves=tuple(served.moves),
             closes=closes,
-            wake_at=self._wake_at(now),
+            # Moves of pages make room, or take it.
+            wake_at=self._wake_at(None if self._supply.swaps else placed.until, now),
         )
 
-    def _wake_at(self, now: float) -> float | None:
-        """The earliest time at which time alone may change the answer."""
-        times = changes_at(self._placing.view(now)), self._admission.overdue_at(), self._lending.changes_at(now)
+    def _wake_at(self, until: float | None, now: float) -> float | None:
+        """The earliest time at which time alone may change the answer; `until`, if it is known, as far as moves go."""
+        if until is None:
+            until = changes_at(self._placing.view(now))
+        times = until, self._admission.overdue_at(), self._lending.changes_at(now)
         return min((at for at in times if now < at < inf), default=None)
 
     def _end_what_waited_too_long(self, now: float) -> None:
@@ -333,7 +336,7 @@ class Scheduler:
             record, error = overdue
             self._end(record, Failed(error), now)
 
-    def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
+    def _arrange(self, now: float) -> Placed:
         return self._placing.arrange(now)
 
     def _reader_stops(self, now: float) -> bool:
@@ -402,7 +405,7 @@ class Scheduler:
 
     def _pay(self, record: Record, seconds: float, now: float) -> None:
         """The purse's account of engine time (R2)."""
-        if self._placing.view(now).oldest(record.priority) is record:
+        if oldest(record.priority, self._rows, self._waiting, self._lending.room(now)) is record:
             self._purses.earn(record.priority, seconds)
         else:
             overrun_s = self._pace.overrun_s(self._settings.finish_tokens)

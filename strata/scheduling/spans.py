@@ -13,9 +13,10 @@ from typing import Final
 import msgspec
 
 from strata.config import Preempt
-from strata.messages import Completed, Ended, Seq
-from strata.scheduling.decision import Opening
+from strata.messages import ChunkRead, Completed, Ended, Seq
+from strata.scheduling.decision import Decision
 from strata.scheduling.lifecycle import State
+from strata.scheduling.placing import Placed
 from strata.scheduling.record import Record
 from strata.scheduling.scheduler import Scheduler
 from strata.scheduling.view import View
@@ -79,6 +80,8 @@ class Steady(msgspec.Struct, frozen=True, gc=False):
 ANY: Final = Steady()
 KINDS: Final = (EITHER, Kinds(reads=True, answers=False), Kinds(reads=False, answers=True))
 ONE: Final = Steady(steps=1, slices=1, chunks=0)
+NOBODY: Final = Placed(until=inf)
+NOTHING: Final = Decision()
 
 
 class SpanScheduler(Scheduler):
@@ -117,12 +120,26 @@ class SpanScheduler(Scheduler):
         """As `Scheduler.take_ended`; often there is nothing to take."""
         return super().take_ended() if self._ended or self._taken else ()
 
+    def give_pages(self) -> None:
+        """What a decision at the last boundary would have granted.
+
+        To be asked for before anybody comes.  It matters only where a page may be taken from those that the cache
+        keeps for whoever comes next.
+        """
+        if self._supply.shares:
+            self._lending.serve(self._saying.has_let_go)
+
     def ran(self, span: Span, now: float) -> None:
         """All that these slices and steps did."""
+        self.give_pages()
         if span.slices:
             self._read_on(span, now)
         if span.steps:
             self._answered(span, now)
+
+    def chunk_read(self, fact: ChunkRead, now: float) -> None:
+        self.give_pages()
+        super().chunk_read(fact, now)
 
     def chunks_read(self, fact: ChunksRead, now: float) -> None:
         """Whole chunks of the one that reads: as many `Scheduler.chunk_read`, none of them of its prompt's end."""
@@ -131,14 +148,25 @@ class SpanScheduler(Scheduler):
         self._ran_for(record, fact.slices, fact.seconds)
         self._pace.read_for(fact.seconds, chunk_s=fact.longest_s)
         self._pace.read_tokens += fact.position - record.position
+        while self._supply.shares and record.position < fact.position:
+            self.give_pages()
+            record.read(record.chunk_end)
+            self._supply.read(record)
         record.read(fact.position)
         record.chunk_before = fact.last
-        self._supply.read(record)
 
     # -- the same answers, at once, where nobody waits or lacks pages -------------------------------------------------
 
-    def _arrange(self, now: float) -> tuple[tuple[Opening, ...], bool]:
-        return super()._arrange(now) if self._waiting else ((), False)
+    def decide(self, now: float) -> Decision:
+        supply = self._supply
+        if self._waiting or self._closes or supply.swaps or supply.shares:
+            return super().decide(now)
+        # All that started have their worst case for themselves, and nobody asks which page is whose.
+        step = self._saying.say(stops=False, finishes=None, parks=False, now=now)
+        return NOTHING if step is None else Decision(step)
+
+    def _arrange(self, now: float) -> Placed:
+        return super()._arrange(now) if self._waiting or self._supply.swaps else NOBODY
 
     def _reader_stops(self, now: float) -> bool:
         return bool(self._waiting) and super()._reader_stops(now)
@@ -250,9 +278,22 @@ class SpanScheduler(Scheduler):
                 record.slices += steps
             _write(record, span)
             pace.written_tokens += steps
+        if span.ended:
+            self._give_before_the_last(span)
         for seq in span.ended:
             if (record := self._started.get(seq)) is not None:
                 self._end(record, Completed("length"), now)
+
+    def _give_before_the_last(self, span: Span) -> None:
+        """What was granted up to the last step but one: the pages of who ended were not free then."""
+        if span.steps == 1 or not self._supply.shares:
+            return
+        answers = [self._started[seq] for seq in span.rows if seq in self._started]
+        for record in answers:
+            record.written -= 1
+        self.give_pages()
+        for record in answers:
+            record.written += 1
 
     def _ran_for(self, record: Record, slices: int, seconds: float) -> None:
         record.engine_s += seconds

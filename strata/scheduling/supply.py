@@ -20,6 +20,8 @@ class Supply:
 
     def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, slots: int) -> None:
         self.pages = Pages(pages, slots)
+        self.shares = False
+        """Whether any prompt came with names for its pages, so that others may know them."""
         self._settings = settings
         self._page_tokens = page_tokens
 
@@ -38,6 +40,7 @@ class Supply:
 
     def look_up(self, record: Record) -> None:
         """How much of a queued one's prompt is known now; it holds none of it.  And what it will reserve."""
+        self.shares = self.shares or bool(record.prefix)
         self._know(record, len(self._known(record)))
         record.expected = self.expected(record)
 
@@ -129,7 +132,7 @@ class Supply:
 
     def read(self, record: Record) -> None:
         """What it has read whole may be read by others.  Only reading gives the same bits to all; answers may not."""
-        if self._settings.prefix_cache:
+        if self._settings.prefix_cache and record.prefix:
             self.pages.share(record.seq, record.prefix[: record.position // self._page_tokens])
 
     def end(self, record: Record) -> None:
