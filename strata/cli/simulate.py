@@ -78,7 +78,7 @@ def simulate(
     """Runs TRACE through the scheduler in made-up time: first tokens, gaps and slowdown under each policy.
 
     TRACE has one JSON object a line: timestamp (ms), input_length, output_length (tokens), and priority if you like;
-    hash_ids are read over, as there is no prefix cache to simulate.
+    equal hash_ids (of 512 tokens each) are read once, while the prefix cache keeps them.
     """
     from strata.simulate import laptop, read_cost, write_trace
 
@@ -138,8 +138,6 @@ def _compare(
 
     for line in textwrap.wrap(f"{len(traffic):,} requests; costs of {cost.measured_on}", WIDTH):
         click.echo(line)
-    if any(request.hash_ids for request in traffic):
-        click.echo("hash_ids are not used: every prompt is read whole")
     side_by_side = len(chosen) > 1 and len(traffic) >= WORTH_A_PROCESS
     runs = run_all(traffic, chosen, cost, pages, side_by_side=side_by_side)
     reports = [one for one, _, _ in runs]
@@ -192,7 +190,8 @@ def _in_a_line(one: Report) -> str:
     parks = ", ".join(f"{n:,} by {reason}" for reason, n in one.parks.items()) or "none"
     return (
         f"{one.policy}: {one.ended_at_s:,.0f} s in all, the engine was busy for {100 * one.busy:.0f} %; "
-        f"parks: {parks}; refused: {one.refused:,}"
+        f"parks: {parks}; refused: {one.refused:,}; "
+        f"tokens read: {one.read_tokens:,}, cached: {one.cached_tokens:,}"
     )
 
 

@@ -61,6 +61,9 @@ class Report:
     """The engine's share of that time."""
     parks: Mapping[str, int]
     """By reason."""
+    read_tokens: int
+    cached_tokens: int
+    """Of prompts: known by their hash ids, and not read again."""
 
     def as_json(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -83,6 +86,8 @@ def report(policy: str, run: Run, settings: SchedulerSettings, cost: CostModel) 
         ended_at_s=run.ended_at,
         busy=statistics.engine_s / run.ended_at if run.ended_at else 0.0,
         parks=dict(statistics.parks),
+        read_tokens=statistics.read_tokens,
+        cached_tokens=statistics.cached_tokens,
     )
 
 

@@ -80,6 +80,7 @@ class _Desk:
     def __init__(self, requests: Sequence[TraceRequest], settings: SchedulerSettings, machine: Machine) -> None:
         self.run = Run(requests)
         self._requests = requests
+        self._machine = machine
         self._scheduler = SpanScheduler(
             settings, pages=machine.pages, page_tokens=machine.page_tokens, workspaces=machine.workspaces
         )
@@ -111,6 +112,7 @@ class _Desk:
 
     def _happen(self, now: float) -> None:
         """What comes from outside the engine."""
+        self._scheduler.give_pages()
         while self._next_arrival <= now:
             self._submit(now)
         self._decide(now)
@@ -127,6 +129,7 @@ class _Desk:
                 max_tokens=request.output_length,
                 priority=request.priority,
                 arrived=now,
+                prefix=request.prefix(self._machine.page_tokens),
                 named_max=True,
                 now=now,
             )

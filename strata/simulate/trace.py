@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from strata.errors import ConfigError
+from strata.scheduling.prefix import BYTES
+
+BLOCK_TOKENS: Final = 512
+"""Of the prompt, for each of the Mooncake traces' hash ids."""
 
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
@@ -29,7 +34,20 @@ class TraceRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What it writes; it asks for no more."""
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     hash_ids: tuple[int, ...] = ()
-    """Kept, not used: nothing is simulated of a prefix cache."""
+    """One for each BLOCK_TOKENS of the prompt, the last one perhaps of fewer: equal up to one, equal up to its end."""
+
+    def prefix(self, page_tokens: int) -> tuple[bytes, ...]:
+        """A name for each page that the prompt fills, as far as its hash ids say what is in it."""
+        if not self.hash_ids:
+            return ()
+        names, name = [], b""
+        for number in self.hash_ids:
+            name = blake2b(name + b"%d," % number, digest_size=BYTES).digest()
+            names.append(name)
+        covered = min(self.input_length, BLOCK_TOKENS * len(names))
+        # A page is known by the block that its last token stands in, and by where it ends.
+        ends = range(page_tokens, covered + 1, page_tokens)
+        return tuple(names[(end - 1) // BLOCK_TOKENS] + end.to_bytes(4, "big") for end in ends)
 
 
 def read_trace(path: Path) -> list[TraceRequest]:

@@ -73,10 +73,12 @@ def test_processes_of_their_own_give_the_same_runs() -> None:
     assert [outcome[1].total_s for outcome in one] == [outcome[1].total_s for outcome in other]
 
 
-def test_a_prefix_cache_is_said_not_to_be_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_how_much_the_prefix_cache_knew_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text('{"timestamp": 1, "input_length": 30, "output_length": 2, "hash_ids": [1]}\n')
-    assert "hash_ids are not used" in run(capsys, str(path), "--policy", "fifo")[1]
+    line = '{{"timestamp": {}, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}}\n'
+    path.write_text(line.format(1) + line.format(90_000))
+    said = run(capsys, str(path), "--policy", "fifo")[1]
+    assert "tokens read: 624, cached: 576" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class OneByOne:
         self._settings = settings
         self._cost = machine.cost
         self._workspaces = machine.workspaces
+        self._page_tokens = machine.page_tokens
         self._scheduler = Scheduler(
             settings, pages=machine.pages, page_tokens=machine.page_tokens, workspaces=machine.workspaces
         )
@@ -83,6 +84,7 @@ class OneByOne:
                 max_tokens=request.output_length,
                 priority=request.priority,
                 arrived=now,
+                prefix=request.prefix(self._page_tokens),
                 named_max=True,
                 now=now,
             )
@@ -99,7 +101,7 @@ class OneByOne:
         self._wake_at = inf if decision.wake_at is None else ceil(decision.wake_at * TICKS) / TICKS
         for opening in decision.opens:
             request = self._requests[opening.seq]
-            self._inbox.append(Body(opening.seq, request.input_length, request.output_length))
+            self._inbox.append(Body(opening.seq, request.input_length, request.output_length, opening.known))
         self._inbox += [Close(seq) for seq in decision.closes]
         if decision.step is not None:
             self._inbox.append(decision.step)

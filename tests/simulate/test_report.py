@@ -62,7 +62,15 @@ def test_the_table_has_a_line_for_each_row_and_its_columns_stand_under_their_nam
 def test_the_table_fits_a_terminal_of_100_columns_with_hours_of_waiting_and_a_million_requests() -> None:
     spread = Spread(999.9, 12_345.6, 23_456.7, 34_567.8)
     row = Row(policy="preempt", requests="short", count=1_000_000, ttft_s=spread, gap_s=spread, slowdown=spread)
-    whole = {"rows": (row, row), "refused": 0, "ended_at_s": 1.0, "busy": 1.0, "parks": {}}
+    whole = {
+        "rows": (row, row),
+        "refused": 0,
+        "ended_at_s": 1.0,
+        "busy": 1.0,
+        "parks": {},
+        "read_tokens": 1,
+        "cached_tokens": 1,
+    }
     assert max(len(line) for line in table([Report(policy="preempt", **whole)])) <= 100
 
 

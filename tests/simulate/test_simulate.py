@@ -59,6 +59,7 @@ requests = st.builds(
     input_length=st.sampled_from([1, 10, 64, 65, 130, 300, 300, 700, 1200]),
     output_length=st.integers(1, 80),
     priority=st.sampled_from([0, 0, 0, 0, 1, -1]),
+    hash_ids=st.sampled_from([(), (), (7,), (7, 8), (7, 8, 9), (7, 7, 9)]),
 )
 traces = st.lists(requests, min_size=1, max_size=14).map(lambda many: sorted(many, key=lambda one: one.timestamp))
 rules = st.fixed_dictionaries(
@@ -101,7 +102,17 @@ def same(trace: list[TraceRequest], chosen: SchedulerSettings, machine: Machine)
     assert dict(one.purses) == pytest.approx(dict(other.purses), abs=1e-6)
     assert one.engine_s == pytest.approx(other.engine_s)
     assert one.longest_chunk_s == pytest.approx(other.longest_chunk_s)
-    exact = {"parks", "resumes", "ended", "refused", "read_tokens", "written_tokens", "steps", "longest_step_s"}
+    exact = {
+        "parks",
+        "resumes",
+        "ended",
+        "refused",
+        "read_tokens",
+        "cached_tokens",
+        "written_tokens",
+        "steps",
+        "longest_step_s",
+    }
     for name in sorted(exact):
         assert getattr(one, name) == getattr(other, name), name
     return run
@@ -161,6 +172,23 @@ def test_a_short_request_passes_a_long_one_unless_the_policy_is_first_come() -> 
         run = simulate(trace, SchedulerSettings(max_running=1, preempt=preempt, chunk_tokens=64), MACHINE)
         waits[preempt] = run.ttft_s[1]
     assert waits["slice"] < waits["off"] / 10
+
+
+def test_equal_hash_ids_are_read_once_and_counted_as_cached() -> None:
+    one, other = TraceRequest(0.0, 1300, 5, 0, (1, 2, 3)), TraceRequest(50_000.0, 1500, 5, 0, (1, 2, 4))
+    run = same([one, other], SchedulerSettings(chunk_tokens=64), MACHINE)
+    assert run.statistics is not None
+    assert run.statistics.cached_tokens == 1024
+    assert run.statistics.read_tokens == 1300 + 1500 - 1024
+    alone = simulate([one, other], SchedulerSettings(chunk_tokens=64, prefix_cache=False), MACHINE)
+    assert run.ttft_s[1] < alone.ttft_s[1] / 2
+
+
+def test_a_block_that_follows_another_one_is_another_block() -> None:
+    trace = [TraceRequest(0.0, 1024, 5, 0, (1, 2)), TraceRequest(50_000.0, 1024, 5, 0, (9, 2))]
+    run = simulate(trace, SchedulerSettings(chunk_tokens=64), MACHINE)
+    assert run.statistics is not None
+    assert run.statistics.cached_tokens == 0
 
 
 def test_what_could_never_fit_is_refused_and_counted() -> None:
