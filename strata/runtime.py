@@ -22,7 +22,7 @@ from strata.actors.keeper import EngineKeeper, Hosts
 from strata.actors.kernel import ActorInfo as KernelInfo
 from strata.actors.kernel import Registry, Supervisor, open_supervisor
 from strata.actors.prompt import Language
-from strata.actors.request import NOTHING_YET, RequestActor
+from strata.actors.request import NOTHING_YET, RequestActor, Submission
 from strata.actors.stream import Stream
 from strata.actors.voice import ModelInfo, Voice, find_voice
 from strata.config import Settings
@@ -142,23 +142,14 @@ class Runtime:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def submit(self, request: Request, *, max_priority: int | None = None) -> AsyncIterator[Stream]:
+    def submit(self, request: Request, *, max_priority: int | None = None) -> AbstractAsyncContextManager[Stream]:
         """Ask for an answer.  Entering has it checked, tokenised and queued; leaving, for any reason, withdraws it.
 
         When the block is left nothing of the request holds a page.  `max_priority`: the highest that it may ask for;
         None: what the settings say.  Entering raises InvalidRequest and its kinds, Overloaded, EngineUnavailable,
         ShuttingDown, InternalError.
         """
-        actor = self._arrive(request, max_priority)
-        try:
-            await actor.admitted()
-            yield actor.stream
-        finally:
-            actor.withdraw("client")
-            # Short: the dispatcher's next turn, which waits for nobody.
-            with trio.CancelScope(shield=True):
-                await actor.wait_ended()
+        return Submission(partial(self._arrive, request, max_priority))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **named: Any) -> AbstractAsyncContextManager[Stream]:
         """`submit` for messages as mappings (`role`, `content`); `named` are Request's other fields.
@@ -288,8 +279,7 @@ class Runtime:
             figures=self._dispatcher.figures,
             left=self._metrics.left,
         )
-        # It has told its reader itself, and logged what it failed with.
-        self._requests.spawn(actor, on_failure=lambda _info, _error: None)
+        self._requests.spawn(actor, on_failure=_told_already)
         return actor
 
     def _must_admit(self) -> None:
@@ -419,6 +409,10 @@ async def _running(hosts: Hosts, settings: Settings, voice: Voice, *, renewable:
         finally:
             # An engine that ends while all are told to end has no successor.
             keeper.close()
+
+
+def _told_already(_info: KernelInfo, _error: Exception) -> None:
+    """A request's actor has told its reader itself, and logged what it failed with."""
 
 
 def _shared_pages(settings: Settings, ready: Ready) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable
 
@@ -105,7 +106,7 @@ class _Entry:
     """As the scheduler saw it when it came."""
     started: bool = False
     """Also while it is queued again because an engine died."""
-    written: list[int] = field(factory=list)
+    written: array[int] = field(factory=lambda: array("i"))
     """The tokens that its reader was told."""
     read: int = 0
     """Tokens of the prompt that are read, as far as the metrics know."""

@@ -17,6 +17,7 @@ from strata.actors.dispatcher import Enlist, ToDispatcher, ToRequest
 from strata.actors.kernel import Actor, Ref
 from strata.actors.prompt import Language, Prompt, prepare
 from strata.actors.stream import Feed, Stream
+from strata.actors.text import TextWriter
 from strata.config import RequestSettings
 from strata.errors import InternalError, RequestCancelled, ShuttingDown, StrataError, frames_of, new_error_id
 from strata.messages import (
@@ -40,6 +41,38 @@ from strata.messages import (
 log = logging.getLogger("strata")
 
 NOTHING_YET = Figures(state="queued", prompt_tokens=0, read_tokens=0, written_tokens=0)
+
+
+class Submission:
+    """A request for the length of a block: entered when it is queued, left when nothing of it is left.
+
+    A class of its own, because a generator as context manager takes several times as much for as long as it is open.
+    """
+
+    __slots__ = ("_actor", "_arrive")
+
+    def __init__(self, arrive: Callable[[], RequestActor]) -> None:
+        """`arrive` starts the actor, and may raise why not; it is called on entering."""
+        self._arrive: Callable[[], RequestActor] | None = arrive
+
+    async def __aenter__(self) -> Stream:
+        """Raises why it is not queued."""
+        assert self._arrive is not None
+        self._actor = self._arrive()
+        # With the request itself, which its actor needs no longer than until it is queued.
+        self._arrive = None
+        try:
+            await self._actor.admitted()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self._actor.stream
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._actor.withdraw("client")
+        # Short: the dispatcher's next turn, which waits for nobody.
+        with trio.CancelScope(shield=True):
+            await self._actor.wait_ended()
 
 
 class RequestActor(Actor[ToRequest]):
@@ -68,7 +101,8 @@ class RequestActor(Actor[ToRequest]):
     ) -> None:
         super().__init__(f"request-{seq}")
         self.seq = seq
-        self._request = request
+        self._request: Request | None = request
+        """Until it is told to the dispatcher."""
         self._arrived = arrived
         self._language = language
         self._settings = settings
@@ -78,8 +112,11 @@ class RequestActor(Actor[ToRequest]):
         self._left = left
         self._feed = Feed()
         self.stream = Stream(self.id, self._feed, self.figures)
-        self._settled = trio.Event()
-        self._preparing = trio.CancelScope()
+        self._settled = False
+        self._admission: trio.Event | None = None
+        """While its caller waits for it."""
+        self._preparing: trio.CancelScope | None = trio.CancelScope()
+        """Until it is told to the dispatcher."""
         self._withdrawn: tuple[str, float] | None = None
         self._known: Literal["not yet", "told", "forgotten"] = "not yet"
         self._last_figures: Figures | None = None
@@ -88,7 +125,11 @@ class RequestActor(Actor[ToRequest]):
 
     async def admitted(self) -> None:
         """Wait until it is queued.  Raises why it is not."""
-        await self._settled.wait()
+        if self._settled:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._admission = self._admission or trio.Event()
+            await self._admission.wait()
         if self._feed.error is not None:
             raise self._feed.error
 
@@ -99,7 +140,7 @@ class RequestActor(Actor[ToRequest]):
         self._withdrawn = by, trio.current_time()
         if self._known == "told":
             self._dispatcher.tell(Withdraw(self.seq, by))
-        else:
+        elif self._preparing is not None:
             self._preparing.cancel()
 
     @property
@@ -115,7 +156,9 @@ class RequestActor(Actor[ToRequest]):
 
     async def run(self) -> None:
         try:
-            await self._serve()
+            writer = self._submit(await self._prepare())
+            while self._known == "told" and writer is not None:
+                self._take(await self.mailbox.receive_batch(), writer)
         except Exception as error:
             await self._give_up(error)
             raise
@@ -125,20 +168,14 @@ class RequestActor(Actor[ToRequest]):
             if not self._feed.ended:
                 self._fail(ShuttingDown("the server ended before this request did"))
 
-    async def _serve(self) -> None:
-        prompt = await self._prepare()
-        if prompt is None:
-            return
-        self._submit(prompt)
-        while self._known == "told":
-            self._take(await self.mailbox.receive_batch(), prompt)
-
     async def _prepare(self) -> Prompt | None:
         """The prompt; None, with the feed ended, if there is none."""
         await trio.lowlevel.checkpoint()
+        assert self._request is not None
+        assert self._preparing is not None
         with self._preparing:
             try:
-                prompt = await self._prompt()
+                prompt = await self._prompt(self._request)
             except StrataError as error:
                 self._fail(error)
                 return None
@@ -149,13 +186,13 @@ class RequestActor(Actor[ToRequest]):
         self._fail(_as_error(Cancelled(self._withdrawn[0] if self._withdrawn else "shutdown")))
         return None
 
-    async def _prompt(self) -> Prompt:
-        if self._language.is_quick(self._request):
+    async def _prompt(self, request: Request) -> Prompt:
+        if self._language.is_quick(request):
             await trio.lowlevel.checkpoint()
-            return prepare(self._request, self._language, self._settings)
+            return prepare(request, self._language, self._settings)
         return await trio.to_thread.run_sync(
             prepare,
-            self._request,
+            request,
             self._language,
             self._settings,
             # Who leaves while a long text is tokenised does not wait for it; nobody reads what comes of it.
@@ -163,7 +200,11 @@ class RequestActor(Actor[ToRequest]):
             limiter=self._limiter,
         )
 
-    def _submit(self, prompt: Prompt) -> None:
+    def _submit(self, prompt: Prompt | None) -> TextWriter | None:
+        """Tell the dispatcher; from now on nothing here holds the prompt, which may be long."""
+        self._request = self._preparing = None
+        if prompt is None:
+            return None
         self._known = "told"
         submit = Submit(
             self.seq,
@@ -175,8 +216,9 @@ class RequestActor(Actor[ToRequest]):
             prefix=prompt.prefix,
         )
         self._dispatcher.tell(Enlist(submit, self.ref))
+        return prompt.writer
 
-    def _take(self, batch: list[ToRequest], prompt: Prompt) -> None:
+    def _take(self, batch: list[ToRequest], writer: TextWriter) -> None:
         """All that is there, so that its reader is woken once."""
         rows: list[Row] = []
         end: Ended | None = None
@@ -185,33 +227,33 @@ class RequestActor(Actor[ToRequest]):
                 case Tokens():
                     rows += message.rows
                 case Accepted():
-                    self._settled.set()
+                    self._settle()
                 case Refused():
                     self._forgotten(NOTHING_YET)
                     self._fail(message.error)
                 case Ended():
                     self._forgotten(message.figures)
                     end = message
-        self._write(rows, prompt)
+        self._write(rows, writer)
         if end is not None:
-            self._finish(end, prompt)
+            self._finish(end, writer)
 
-    def _write(self, rows: list[Row], prompt: Prompt) -> None:
-        delta = prompt.writer.write(rows)
+    def _write(self, rows: list[Row], writer: TextWriter) -> None:
+        delta = writer.write(rows)
         if delta is not None:
             self._feed.push(delta)
-        if prompt.writer.stopped:
+        if writer.stopped:
             self.withdraw("stop string")
 
-    def _finish(self, end: Ended, prompt: Prompt) -> None:
-        rest = prompt.writer.close()
+    def _finish(self, end: Ended, writer: TextWriter) -> None:
+        rest = writer.close()
         if rest is not None:
             self._feed.push(rest)
         match end.outcome:
             case Completed(reason):
                 # The engine may have been at its last token when the text was found to have stopped before.
-                stopped = prompt.writer.stopped
-                figures = attrs.evolve(end.figures, written_tokens=prompt.writer.tokens) if stopped else end.figures
+                stopped = writer.stopped
+                figures = attrs.evolve(end.figures, written_tokens=writer.tokens) if stopped else end.figures
                 self._last_figures = figures
                 self._feed.complete(Summary("stop" if stopped else reason, figures))
             case Cancelled() | Failed():
@@ -228,7 +270,13 @@ class RequestActor(Actor[ToRequest]):
 
     def _fail(self, error: StrataError) -> None:
         self._feed.fail(error)
-        self._settled.set()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._settled = True
+        if self._admission is not None:
+            self._admission.set()
+            self._admission = None
 
     async def _give_up(self, error: Exception) -> None:
         """A bug of ours: its reader is told, its sequence withdrawn and waited for, the others go on."""

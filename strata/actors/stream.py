@@ -6,7 +6,8 @@ answer's length and nobody's time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
@@ -15,14 +16,16 @@ from strata.messages import Delta, Figures, Summary
 
 
 class Feed:
-    """The writer's end: deltas, then exactly one end."""
+    """The writer's end: deltas, then exactly one end.  For one reader at a time."""
+
+    __slots__ = ("_reader", "ended", "error", "items")
 
     def __init__(self) -> None:
         # Mostly empty: a deque would be ten times the size.
         self.items: list[Delta | Summary] = []
         self.error: StrataError | None = None
         self.ended = False
-        self._readers = trio.lowlevel.ParkingLot()
+        self._reader: trio.lowlevel.Task | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {len(self.items)} ready{', ended' if self.ended else ''}>"
@@ -35,7 +38,7 @@ class Feed:
     def push(self, delta: Delta) -> None:
         self._must_be_open()
         self.items.append(delta)
-        self._readers.unpark_all()
+        self._wake()
 
     def complete(self, summary: Summary) -> None:
         self._must_be_open()
@@ -48,20 +51,28 @@ class Feed:
         self.error = error
         self._end()
 
-    async def filled(self) -> None:
-        """Wait until there is something to take or nothing can come."""
-        while True:
-            if self.items or self.ended:
-                await trio.lowlevel.checkpoint()
-            else:
-                # A checkpoint itself; another before it would have each token wake its reader twice.
-                await self._readers.park()
-            if self.items or self.ended:
-                return
+    def filled(self) -> Awaitable[Any]:
+        """What to await, at once, until there is something to take or nothing can come.  Raises BusyResourceError."""
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads this answer")
+        if self.items or self.ended:
+            return trio.lowlevel.checkpoint()
+        # A checkpoint itself; another before it would have each token wake its reader twice.
+        self._reader = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _end(self) -> None:
         self.ended = True
-        self._readers.unpark_all()
+        self._wake()
 
     def _must_be_open(self) -> None:
         if self.ended:
@@ -70,6 +81,8 @@ class Feed:
 
 class Stream:
     """An answer as its reader sees it: an async iterator of deltas, or batches of all that is ready."""
+
+    __slots__ = ("_feed", "_figures", "id", "summary")
 
     def __init__(self, id: str, feed: Feed, figures: Callable[[], Figures]) -> None:
         self.id = id
@@ -89,7 +102,8 @@ class Stream:
     async def batch(self) -> list[Delta | Summary]:
         """All that is ready, at least one; the Summary is the last, and after it there is only `[]`.
 
-        Raises the typed StrataError when the request failed, or was cancelled by somebody else.
+        Raises the typed StrataError when the request failed, or was cancelled by somebody else, and BusyResourceError
+        while another task waits here.
         """
         await self._feed.filled()
         batch = self._feed.take()

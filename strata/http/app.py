@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 import trio
 from quart import Blueprint, Response
 from quart.blueprints import BlueprintSetupState
@@ -20,6 +23,20 @@ from strata.http.visit import REQUEST_ID_HEADER
 from strata.runtime import Runtime
 
 
+class Application(QuartTrio):
+    """Goes straight to what serves a request: each coroutine on the way is held for as long as an answer streams."""
+
+    asgi_http_class = PumpConnection
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        return self.asgi_app(scope, receive, send)
+
+    def asgi_app(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        if scope["type"] == "http":
+            return self.asgi_http_class(self, scope)(receive, send)
+        return super().asgi_app(scope, receive, send)
+
+
 def create_app(runtime: Runtime, settings: ServeSettings | None = None) -> QuartTrio:
     """The whole server as an application.  `settings` are the runtime's own unless named.
 
@@ -27,7 +44,7 @@ def create_app(runtime: Runtime, settings: ServeSettings | None = None) -> Quart
     """
     chosen = settings or runtime.settings.serve
     check_public(chosen)
-    app = QuartTrio(__name__, static_folder=None)
+    app = Application(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = int(chosen.max_body_mib * 1024 * 1024)
     app.config["BODY_TIMEOUT"] = chosen.body_timeout_s
     # Whether a client takes its answer is watched where it is sent; a long answer is no fault.

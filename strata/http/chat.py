@@ -9,6 +9,7 @@ import math
 import time
 import uuid
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from strata.http.schema import ChatBody, StrictChatBody
 from strata.http.security import Access
 from strata.http.sse import Events, comment, error_event
 from strata.http.visit import Visit
-from strata.messages import Delta, Figures, Summary
+from strata.messages import Delta, Figures, Request, Summary
 from strata.runtime import ModelInfo, Runtime, Stream
 
 FIRST_COMMENT_S: Final = 1.0
@@ -64,7 +65,7 @@ class Chat:
         must_serve(self._edge.runtime.model, wish.request.model)
         visit.stream = wish.stream
         if wish.stream:
-            return Telling(self._edge.runtime, wish, visit, self._edge.settings.comment_s).response
+            return PumpResponse(Telling(self._edge.runtime, wish, visit, self._edge.settings.comment_s).pump)
         return await whole(self._edge, wish, visit)
 
     async def _body(self) -> ChatBody:
@@ -135,8 +136,24 @@ class Telling:
     and the stream ends there.
     """
 
+    __slots__ = (
+        "_answering",
+        "_begun",
+        "_comment_s",
+        "_due",
+        "_events",
+        "_max_priority",
+        "_progress",
+        "_request",
+        "_role_told",
+        "_runtime",
+        "_visit",
+    )
+
     def __init__(self, runtime: Runtime, wish: Asked, visit: Visit, comment_s: float) -> None:
-        self._runtime, self._wish, self._visit, self._comment_s = runtime, wish, visit, comment_s
+        self._runtime, self._visit, self._comment_s = runtime, visit, comment_s
+        self._request: Request | None = wish.request
+        self._max_priority, self._progress = wish.max_priority, wish.return_progress
         self._events = Events(
             id=new_id(), created=int(time.time()), model=runtime.model.id, include_usage=wish.include_usage
         )
@@ -144,12 +161,11 @@ class Telling:
         self._role_told = False
         self._answering = False
         self._due = math.inf
-        self.response = PumpResponse(self._pump)
 
-    async def _pump(self, write: Writer) -> TrioResponse | None:
-        wish = self._wish
+    async def pump(self, write: Writer) -> TrioResponse | None:
+        """Its body.  The response that takes its place, where it failed before anything was written."""
         try:
-            async with self._runtime.submit(wish.request, max_priority=wish.max_priority) as stream:
+            async with self._submit() as stream:
                 self._visit.actor = stream.id
                 try:
                     await self._tell(stream, write)
@@ -159,13 +175,22 @@ class Telling:
             return await self._fail(error, write)
         return None
 
+    def _submit(self) -> AbstractAsyncContextManager[Stream]:
+        # Handed over, not kept: its messages may be long.
+        request, self._request = self._request, None
+        assert request is not None
+        return self._runtime.submit(request, max_priority=self._max_priority)
+
     async def _tell(self, stream: Stream, write: Writer) -> None:
         self._due = trio.current_time() + min(FIRST_COMMENT_S, self._comment_s)
         while True:
             rest: Awaitable[None] | None = None
             # Not a deadline for each batch, nor one moved by each: that would cost more than the rest of an event.
             with trio.CancelScope(deadline=self._due) as patience:
-                rest = await self._tell_at_once(stream, write)
+                while True:
+                    rest = self._give(write, self._said(await stream.batch()))
+                    if rest is not None or stream.summary is not None:
+                        break
             # Here, where no patience of ours cuts a write.
             if rest is not None:
                 await rest
@@ -176,20 +201,13 @@ class Telling:
                 self._visit.finish_reason = stream.summary.finish_reason
                 return
 
-    async def _tell_at_once(self, stream: Stream, write: Writer) -> Awaitable[None] | None:
-        """Tell what comes, to the end, or until the client is slower: then what is returned has to be awaited."""
-        while True:
-            rest = self._give(write, self._said(await stream.batch()))
-            if rest is not None or stream.summary is not None:
-                return rest
-
     def _give(self, write: Writer, data: bytes) -> Awaitable[None] | None:
         self._begun = True
         self._due = trio.current_time() + self._patience()
         return write.at_once(data)
 
     def _patience(self) -> float:
-        waits = self._wish.return_progress and not self._answering
+        waits = self._progress and not self._answering
         return min(PROGRESS_S, self._comment_s) if waits else self._comment_s
 
     def _said(self, batch: list[Delta | Summary]) -> bytes:
@@ -199,7 +217,7 @@ class Telling:
         return self._role() + b"".join(pieces)
 
     def _standing(self, figures: Figures) -> bytes:
-        if self._wish.return_progress and not self._answering:
+        if self._progress and not self._answering:
             return self._role() + self._events.progress(figures)
         return comment(figures)
 
@@ -213,10 +231,7 @@ class Telling:
             await write(error_event(note(error, self._visit).encode()))
             return None
         await trio.lowlevel.checkpoint()
-        response = refused(error, self._visit)
-        for name, value in self.response.headers.items():
-            response.headers.setdefault(name, value)
-        return response
+        return refused(error, self._visit)
 
     async def _write(self, write: Writer, data: bytes) -> None:
         self._begun = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -23,10 +23,8 @@ from hypercorn.utils import parse_socket_addr
 from strata.http.errors import as_internal
 from strata.http.exchange import DONE, App, Breath, Exchanges, Limits, OnAccess
 from strata.http.protocols import H2, H11
-from strata.http.wire import FINISH_S, Wire
+from strata.http.wire import FINISH_S, RECEIVE_BYTES, Wire
 
-RECEIVE_BYTES: Final = 16 * 1024
-"""Read at once.  So many bytes of the smallest HTTP/2 frames take less than 20 ms to parse."""
 LINGER_S: Final = 2.0
 """How long a client may go on sending after its last answer.  Closing at once would reset it, and it might never read
 the answer that says why."""
@@ -55,7 +53,8 @@ class Connection:
             self._stream = trio.SSLStream(wire, service.tls, server_side=True, https_compatible=True)
         self._tasks = Exchanges(service.limits, service.on_access)
         self._protocol: H11 | H2
-        self._writing = trio.Lock()
+        # None: nobody waits for the client to take something.
+        self._writing: trio.Lock | None = None
         self._unsent = bytearray()
         self._breath = Breath()
         self._gone = False
@@ -69,8 +68,9 @@ class Connection:
     def __repr__(self) -> str:
         return f"<Connection {'idle' if self.idle else 'busy'}, {len(self._unsent)} bytes to send>"
 
-    async def run(self) -> None:
-        """Serve this client until it or we end it.  Raises nothing but what is the caller's: Cancelled and exits."""
+    async def run(self, over: Callable[[Connection], None]) -> None:
+        """Serve this client until it or we end it, and call `over`.  Raises nothing but what is the caller's: Cancelled
+        and exits."""
         try:
             await self._serve()
         except Exception as error:
@@ -83,6 +83,7 @@ class Connection:
                 raise others from None
         finally:
             self._wire.close()
+            over(self)
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def end_if_idle(self) -> None:
@@ -159,14 +160,17 @@ class Connection:
     async def _read(self) -> None:
         """Until the client leaves, is idle for too long, or has had its last answer."""
         while True:
-            data = await self._receive()
+            data = b""
+            try:
+                with trio.CancelScope(deadline=self._reads_until) as self._reading:
+                    data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await trio.lowlevel.checkpoint()
             if not data:
+                await trio.lowlevel.checkpoint_if_cancelled()
                 return
-            if self._ending:
-                continue
-            if self.idle:
-                self._time_head()
-            await self._feed(data)
+            if not self._ending:
+                await self._hear(data)
 
     def _time_head(self) -> None:
         """The head of a request takes no longer than a body may, counted from its first byte: whatever trickles in
@@ -175,16 +179,9 @@ class Connection:
             self._head_due = trio.current_time() + self._service.limits.body_timeout_s
             self._read_until(max(self._idle_until, self._head_due))
 
-    async def _receive(self) -> bytes:
-        """Nothing when the client is gone, or its time is up."""
-        try:
-            with trio.CancelScope(deadline=self._reads_until) as self._reading:
-                return bytes(await self._stream.receive_some(RECEIVE_BYTES))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            await trio.lowlevel.checkpoint()
-        return b""
-
-    async def _feed(self, data: bytes) -> None:
+    async def _hear(self, data: bytes) -> None:
+        if self.idle:
+            self._time_head()
         try:
             await self._protocol.handle(RawData(data))
         except H2ProtocolAssumedError as assumed:
@@ -209,7 +206,7 @@ class Connection:
 
         Raises trio.WouldBlock, with nothing written, where others are writing, all is over, or TLS is in between.
         """
-        if self._gone or self._ending or self._unsent or self._stream is not self._wire or self._writing.locked():
+        if self._gone or self._ending or self._unsent or self._stream is not self._wire or self._writing is not None:
             raise trio.WouldBlock
         try:
             rest = self._wire.send_nowait(data)
@@ -237,10 +234,11 @@ class Connection:
 
     async def _flush(self) -> None:
         """Send all that is unsent, by others too.  One that is cancelled while it waits leaves its bytes to them."""
+        writing = self._writing = self._writing or trio.Lock()
         try:
-            self._writing.acquire_nowait()
+            writing.acquire_nowait()
         except trio.WouldBlock:
-            await self._writing.acquire()
+            await writing.acquire()
         try:
             while self._unsent:
                 taken = bytes(self._unsent)
@@ -249,7 +247,9 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._lose()
         finally:
-            self._writing.release()
+            writing.release()
+            if not writing.locked():
+                self._writing = None
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _send_whole(self, data: bytes) -> None:

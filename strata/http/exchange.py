@@ -104,12 +104,32 @@ DONE: Final = _Done()
 class Exchange:
     """Runs the app for one request.  `put` is called by the reader of the connection and never waits."""
 
+    __slots__ = (
+        "_app",
+        "_at_once",
+        "_call",
+        "_decided",
+        "_hearer",
+        "_left",
+        "_limits",
+        "_parts",
+        "_received",
+        "_refused",
+        "_send_on",
+        "_status",
+        "_unheard",
+        "began",
+        "scope",
+    )
+
     def __init__(self, app: App, scope: Scope, send: Send, limits: Limits, at_once: AtOnce | None) -> None:
         self._app, self.scope, self._send_on = app, scope, send
+        self.began = perf_counter()
         self._at_once = at_once
         self._limits = limits
         self._unheard: list[Message] = []
-        self._hearer = trio.lowlevel.ParkingLot()
+        # None: nobody waits for more of the body.
+        self._hearer: trio.lowlevel.ParkingLot | None = None
         self._call = trio.CancelScope(deadline=trio.current_time() + limits.body_timeout_s)
         self._received = self._parts = 0
         self._status: int | None = None
@@ -140,7 +160,8 @@ class Exchange:
         if not message["more_body"]:
             self._call.deadline = math.inf
         self._unheard.append(message)
-        self._hearer.unpark_all()
+        if self._hearer is not None:
+            self._hearer.unpark_all()
 
     def _too_much(self) -> Refusal | None:
         if self._received > self._limits.body_bytes:
@@ -158,21 +179,26 @@ class Exchange:
         self._decided = True
         self._call.cancel()
 
-    async def run(self) -> None:
-        """The whole exchange.  Lets out only what must end the connection: Cancelled, and a protocol's own failure."""
+    async def run(self, over: Callable[[Exchange], None]) -> None:
+        """The whole exchange, then `over`.  Lets out only what must end the connection: Cancelled, and a protocol's own
+        failure."""
         try:
-            with self._call:
-                await self._app(self.scope, Hearing(self), Sender(self))
-        except Exception as error:
-            self._refused = refusal(error)
+            try:
+                with self._call:
+                    await self._app(self.scope, Hearing(self), Sender(self))
+            except Exception as error:
+                self._refused = refusal(error)
+            await self._finish()
         finally:
-            late = self._call.cancelled_caught and not self._decided
-            self._decided = True
-            self._unheard.clear()
-        if late:
+            over(self)
+
+    async def _finish(self) -> None:
+        """Nobody is left without an answer, and nobody takes half of one for the whole: what is begun and not finished
+        is cut by the protocol."""
+        if self._call.cancelled_caught and not self._decided:
             self._refused = too_slow(self._limits.body_timeout_s)
-        # Nobody is left without an answer, and nobody takes half of one for the whole: what is begun and not finished
-        # is cut by the protocol.
+        self._decided = True
+        self._unheard.clear()
         if not self._left and self._status is None:
             await self._refuse(self._refused or refusal(RuntimeError("the app did not answer")))
         await self._send_on(None)
@@ -188,6 +214,7 @@ class Exchange:
         """The next part of the body.  That the client left is never told: this task is cancelled then."""
         await trio.lowlevel.checkpoint()
         while not self._unheard:
+            self._hearer = self._hearer or trio.lowlevel.ParkingLot()
             await self._hearer.park()
         return self._unheard.pop(0)
 
@@ -221,28 +248,33 @@ class Exchange:
 class Hearing:
     """What the app gets to receive by.  Who knows it need not wait for the client's leaving."""
 
-    __slots__ = ("_receive", "take_whole")
+    __slots__ = ("_exchange",)
 
     def __init__(self, exchange: Exchange) -> None:
-        self._receive = exchange.receive
-        self.take_whole = exchange.take_whole
+        self._exchange = exchange
 
     def __call__(self) -> Awaitable[Message]:
-        return self._receive()
+        return self._exchange.receive()
+
+    def take_whole(self) -> list[Message] | None:
+        return self._exchange.take_whole()
 
 
 class Sender:
     """What the app gets to send by.  `body_at_once` is a shorter way, which is hidden where the user's own middleware
     wraps this: that has to see every part of a body."""
 
-    __slots__ = ("_send", "body_at_once")
+    __slots__ = ("_exchange",)
 
     def __init__(self, exchange: Exchange) -> None:
-        self._send = exchange.send
-        self.body_at_once: AtOnce = exchange.body_at_once
+        self._exchange = exchange
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        return self._send(message)
+        return self._exchange.send(message)
+
+    @property
+    def body_at_once(self) -> AtOnce:
+        return self._exchange.body_at_once
 
 
 class Exchanges(TaskGroup):
@@ -252,7 +284,8 @@ class Exchanges(TaskGroup):
         super().__init__()
         self._limits = limits
         self._on_access = on_access
-        self._running: set[Exchange] = set()
+        # A list, which takes less than a set where one runs, as is the rule.
+        self._running: list[Exchange] = []
         self._parts = 0
         self.body_at_once: AtOnce | None = None
         """The protocol's own way to do it, where it has one."""
@@ -270,8 +303,8 @@ class Exchanges(TaskGroup):
     async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:  # noqa: ARG002
         await trio.lowlevel.checkpoint_if_cancelled()
         exchange = Exchange(app, scope, send, self._limits, self.body_at_once)
-        self._running.add(exchange)
-        self.spawn(self._run, exchange)
+        self._running.append(exchange)
+        self.spawn(exchange.run, self._over)
 
         def put(message: Message) -> Awaitable[None]:
             exchange.put(message)
@@ -283,11 +316,7 @@ class Exchanges(TaskGroup):
         self._parts += 1
         return DONE if self._parts % YIELD_AFTER else trio.lowlevel.checkpoint()
 
-    async def _run(self, exchange: Exchange) -> None:
-        began = perf_counter()
-        try:
-            await exchange.run()
-        finally:
-            self._running.discard(exchange)
-            if self._on_access is not None:
-                self._on_access(Access(exchange.scope, exchange.status, perf_counter() - began))
+    def _over(self, exchange: Exchange) -> None:
+        self._running.remove(exchange)
+        if self._on_access is not None:
+            self._on_access(Access(exchange.scope, exchange.status, perf_counter() - exchange.began))

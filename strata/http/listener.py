@@ -17,6 +17,8 @@ from strata.errors import StartError
 
 SEND_BUFFER_BYTES: Final = 64 * 1024
 """A stalled reader holds this much in the kernel (which doubles it for its own records), and no more."""
+UNSENT_BYTES: Final = 16 * 1024
+"""A socket is called writable while the kernel has less than this that it hasn't sent, as Trio's own are."""
 FIRST_PASSED_FD: Final = 3
 """Where systemd's sockets begin (sd_listen_fds(3))."""
 _NOT_HERE: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
@@ -158,6 +160,7 @@ def _set_options(listener: socket.socket, settings: ServeSettings) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     if listener.family in (socket.AF_INET, socket.AF_INET6):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         # Also ends a connection whose client vanished without a word, or reads nothing while nobody writes to it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.stall_timeout_s * 1000))
 

@@ -101,7 +101,7 @@ class H11(H11Protocol):
         self.can_read: Any = _Gate()
         self._body_bytes = body_bytes
         self._allow_h2c = allow_h2c
-        self._parsing = trio.Lock()
+        self._parsing: trio.Lock | None = None
         self._send_at_once = send_at_once
         self._paused = False
         self._held_bytes = 0
@@ -132,12 +132,15 @@ class H11(H11Protocol):
         return data.lstrip(b"\r\n") if between else data
 
     async def _handle_events(self) -> None:
-        async with self._parsing:
+        parsing = self._parsing = self._parsing or trio.Lock()
+        async with parsing:
             try:
                 await super()._handle_events()
             except _PausedError:
                 self._paused = True
                 self._held_bytes = len(self.connection.trailing_data[0])
+        if not parsing.locked():
+            self._parsing = None
 
     async def _maybe_recycle(self) -> None:
         await super()._maybe_recycle()

@@ -6,6 +6,7 @@ nurseries, deadlines and heartbeats are as safe as anywhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +16,7 @@ from quart.utils import encode_headers
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioResponse
+from werkzeug.datastructures import Headers
 
 from strata.http.exchange import AtOnce, Breath, Hearing, Sender
 
@@ -27,9 +29,11 @@ class PumpResponse(TrioResponse):
     """A response whose body is what `pump(write)` writes.
 
     The status line goes out with the first write: until then the pump may return another response (an error), which is
-    sent in this one's place, or raise, which is answered by the table of errors.  A pump that ends without writing
-    sends an empty body; one that raises after its first write cuts the connection, so that nobody takes the half for
-    the whole.
+    sent in this one's place with the headers that it lacks, or raise, which is answered by the table of errors.  A pump
+    that ends without writing sends an empty body; one that raises after its first write cuts the connection, so that
+    nobody takes the half for the whole.
+
+    While it pumps, nothing holds the request, nor this response: an answer may last for minutes.
     """
 
     def __init__(
@@ -52,15 +56,27 @@ class Writer:
     Several tasks may write, and each call stays whole.  The first one sends the status line before it.
     """
 
-    def __init__(self, send: Any, response: PumpResponse) -> None:
-        self._send, self._response = send, response
+    __slots__ = ("_beginning", "_body_at_once", "_breath", "_send", "_start", "begun")
+
+    def __init__(self, send: Any, status: int, headers: Headers) -> None:
+        self._send = send
+        started = {"type": "http.response.start", "status": status, "headers": encode_headers(headers)}
+        # Empty once it is out.
+        self._start: dict[str, Any] = started
         self._body_at_once: AtOnce = send.body_at_once if isinstance(send, Sender) else self._part
-        self._begun = trio.Event()
         self._breath = Breath()
+        # While the status line is under way; others wait for it.
+        self._beginning: trio.Event | None = None
         self.begun = False
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Those that go out with the first write; none once they have."""
+        found: list[tuple[bytes, bytes]] = self._start.get("headers", [])
+        return found
+
     async def __call__(self, data: bytes) -> None:
-        if not self._begun.is_set():
+        if self._start:
             await self.begin()
         rest = self._body_at_once(data)
         await (self._breath.take() if rest is None else rest)
@@ -70,31 +86,27 @@ class Writer:
 
         It is no checkpoint.
         """
-        return self._body_at_once(data) if self._begun.is_set() else self(data)
+        return self(data) if self._start else self._body_at_once(data)
 
     async def begin(self) -> None:
         """Send the status line: once, by whoever writes first, while the others wait for it."""
-        if self.begun:
-            await self._begun.wait()
+        if self._beginning is not None:
+            await self._beginning.wait()
             return
         self.begun = True
-        headers = encode_headers(self._response.headers)
+        self._beginning = trio.Event()
         try:
-            await self._send({"type": "http.response.start", "status": self._response.status_code, "headers": headers})
+            await self._send(self._start)
         finally:
-            self._begun.set()
+            if isinstance(self._send, Sender):
+                # Hypercorn holds the message until the answer's end, for a log of its own, which is off here.
+                self._start["headers"] = []
+            self._start = {}
+            self._beginning.set()
+            self._beginning = None
 
     async def _part(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-class _Alone:
-    """In place of the nursery that Quart-Trio ends when the answer is given."""
-
-    cancel_scope: Final = trio.CancelScope()
-
-
-_ALONE: Final[Any] = _Alone()
 
 
 class PumpConnection(TrioASGIHTTPConnection):
@@ -105,16 +117,25 @@ class PumpConnection(TrioASGIHTTPConnection):
 
         There is no other where the body came with the head and the server tells a leaving by itself.
         """
-        request = self._create_request_from_scope(send)
         if isinstance(receive, Hearing) and (parts := receive.take_whole()) is not None:
-            for message in parts:
-                request.body.append(message["body"])
-            request.body.set_complete()
-            await self.handle_request(_ALONE, request, send)
+            await self._told(send, await self._answer(parts, send))
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hear, nursery, request, receive)
-            await self.handle_request(nursery, request, send)
+            await self._told(send, await self._answer_while_it_comes(nursery, receive, send))
+            nursery.cancel_scope.cancel()
+
+    async def _answer_while_it_comes(self, nursery: trio.Nursery, receive: Any, send: Any) -> Any:
+        request = self._create_request_from_scope(send)
+        nursery.start_soon(self._hear, nursery, request, receive)
+        return await self.app.handle_request(request)
+
+    async def _answer(self, parts: list[Any], send: Any) -> Any:
+        """The response to a request whose body is there."""
+        request = self._create_request_from_scope(send)
+        for message in parts:
+            request.body.append(message["body"])
+        request.body.set_complete()
+        return await self.app.handle_request(request)
 
     async def _hear(self, nursery: trio.Nursery, request: Request, receive: Any) -> None:
         if not isinstance(receive, Hearing):
@@ -128,17 +149,24 @@ class PumpConnection(TrioASGIHTTPConnection):
                 request.body.set_complete()
                 return
 
-    async def _send_response(self, send: Any, response: Any) -> None:
+    def _told(self, send: Any, response: Any) -> Awaitable[None]:
+        """To be awaited: the response is sent, in the time that it may take."""
         if isinstance(response, PumpResponse):
-            await self._send_pumped(send, response)
-        else:
-            await super()._send_response(send, response)
+            return self._send_pumped(send, response.pump, Writer(send, response.status_code, response.headers))
+        return self._send_in_time(send, response)
 
-    async def _send_pumped(self, send: Any, response: PumpResponse) -> None:
-        write = Writer(send, response)
-        instead = await response.pump(write)
+    async def _send_in_time(self, send: Any, response: Any) -> None:
+        timeout = getattr(response, "timeout", ...)
+        seconds = self.app.config["RESPONSE_TIMEOUT"] if timeout is ... else timeout
+        with trio.move_on_after(math.inf if seconds is None else seconds):
+            await self._send_response(send, response)
+
+    async def _send_pumped(self, send: Any, pump: Pump, write: Writer) -> None:
+        instead = await pump(write)
         if instead is not None and not write.begun:
-            await super()._send_response(send, instead)
+            for name, value in write.headers:
+                instead.headers.setdefault(name.decode(), value.decode())
+            await self._send_response(send, instead)
             return
         if not write.begun:
             await write.begin()

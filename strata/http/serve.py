@@ -23,13 +23,13 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from strata.config import ServeSettings
 from strata.errors import StartError, TryAgain
-from strata.http.connection import RECEIVE_BYTES, Connection, Service
+from strata.http.connection import Connection, Service
 from strata.http.errors import refusal
 from strata.http.exchange import Limits, OnAccess, encoded
 from strata.http.lifespan import Lifespan
 from strata.http.listener import address_of, listen
 from strata.http.security import check_public
-from strata.http.wire import Wire
+from strata.http.wire import RECEIVE_BYTES, Wire
 
 FLUSH_S: Final = 1.0
 """How long the last words of those that are still there at the deadline may take to go out."""
@@ -201,14 +201,11 @@ class Server:
             return
         connection = Connection(Wire(accepted, stall_s=self._settings.stall_timeout_s), self._service)
         self._connections.add(connection)
-        clients.start_soon(self._keep, connection)
+        clients.start_soon(connection.run, self._forget)
 
-    async def _keep(self, connection: Connection) -> None:
-        try:
-            await connection.run()
-        finally:
-            self._connections.discard(connection)
-            self._left.unpark_all()
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._left.unpark_all()
 
     def _make_room(self) -> bool:
         """End the connection that has been idle for longest: one that waits for nothing gives way to one that asks."""

@@ -26,7 +26,8 @@ class ScriptedPages:
         self.total = total
         self._slots = slots
         self._page_tokens = page_tokens
-        self._holders: dict[int, set[Seq]] = {}
+        # Lists, as most have one: thousands of sets would be taken for the memory of what is tested with it.
+        self._holders: dict[int, list[Seq]] = {}
         self._contents: dict[int, int] = {}
         """A hash of all tokens up to the page's end, of those that were read and not granted since."""
 
@@ -55,7 +56,7 @@ class ScriptedPages:
             before = self._hash(before, place, tokens)
             if self._contents.get(page) != before:
                 raise ProtocolError(f"sequence {seq} counts on page {page}, which does not hold its tokens")
-            self._holders.setdefault(page, set()).add(seq)
+            self._holders.setdefault(page, []).append(seq)
         if len(set(pages)) != len(pages):
             raise ProtocolError(f"sequence {seq} knows a page twice: {pages}")
 
@@ -77,7 +78,7 @@ class ScriptedPages:
         if len(sources) != len(targets) or len(set(sources)) != len(sources):
             raise ProtocolError(f"sequence {seq} can't be moved from {sources} to {targets}")
         for place in sources:
-            if self._holders.get(place) != {seq}:
+            if self._holders.get(place) != [seq]:
                 raise ProtocolError(f"sequence {seq} has no {self._name(place)} of its own")
         for place in targets:
             if not 0 <= place < self.total + self._slots:
@@ -94,7 +95,7 @@ class ScriptedPages:
     def _take(self, seq: Seq, place: int) -> None:
         if place in self._holders:
             raise ProtocolError(f"sequence {seq} was granted {self._name(place)}; {min(self._holders[place])} holds it")
-        self._holders[place] = {seq}
+        self._holders[place] = [seq]
         self._contents.pop(place, None)
 
     def _name(self, place: int) -> str:

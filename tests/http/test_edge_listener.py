@@ -12,7 +12,7 @@ import pytest
 
 from strata.config import ServeSettings
 from strata.errors import StartError
-from strata.http.listener import FIRST_PASSED_FD, SEND_BUFFER_BYTES, address_of, listen, passed_sockets
+from strata.http.listener import FIRST_PASSED_FD, SEND_BUFFER_BYTES, UNSENT_BYTES, address_of, listen, passed_sockets
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def test_accepted_connections_have_our_options(opened: list[socket.socket]) -> N
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
             assert client.getpeername() == accepted.getsockname()
     assert opened[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 1
 

@@ -61,7 +61,8 @@ class Actor(ABC, Generic[M]):
         """What it failed with, once it has; taken out of a group of one."""
         self._life = Life(trio.current_time())
         self._scope = trio.CancelScope(shield=self.shielded)
-        self._changed = trio.lowlevel.ParkingLot()
+        # None: nobody waits for a change.
+        self._changed: trio.lowlevel.ParkingLot | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id or 'without id'}, {self.state}>"
@@ -103,7 +104,8 @@ class Actor(ABC, Generic[M]):
     def follow(self, event: ActorEvent, reason: str = "") -> None:
         """Go where the table leads.  Raises IllegalTransition.  For the actor itself and its supervisor."""
         self._life.step(event, trio.current_time(), reason)
-        self._changed.unpark_all()
+        if self._changed is not None:
+            self._changed.unpark_all()
 
     def stop(self) -> None:
         """Tell it to end: what it waits for is cancelled.  Nothing happens if it ends already."""
@@ -122,6 +124,7 @@ class Actor(ABC, Generic[M]):
     async def _wait_until_not(self, *states: ActorState) -> None:
         await trio.lowlevel.checkpoint()
         while self.state in states:
+            self._changed = self._changed or trio.lowlevel.ParkingLot()
             await self._changed.park()
 
     async def live(self) -> None:

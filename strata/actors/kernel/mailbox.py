@@ -6,7 +6,8 @@ one turn of the loop, which is what makes a message cheap.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Awaitable
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -24,7 +25,7 @@ class Mailbox(Generic[M]):
     Each method that waits leaves every message in place when it is cancelled.
     """
 
-    __slots__ = ("_closed", "_dropped", "_limit", "_messages", "_reader", "_reading")
+    __slots__ = ("_closed", "_dropped", "_limit", "_messages", "_reader")
 
     def __init__(self, limit: int | None = None) -> None:
         """`limit`: how many messages it holds before `tell` raises Overloaded; None: any number."""
@@ -34,7 +35,6 @@ class Mailbox(Generic[M]):
         self._messages: list[M] = []
         self._limit = limit
         self._reader: trio.lowlevel.Task | None = None
-        self._reading = False
         self._closed = False
         self._dropped = 0
 
@@ -70,21 +70,26 @@ class Mailbox(Generic[M]):
     def take_nowait(self) -> M:
         """The oldest message.  Raises trio.WouldBlock when there is none, ClosedResourceError when none can come."""
         if not self._messages:
-            if self._closed:
-                raise trio.ClosedResourceError("the mailbox is closed and empty")
+            self._must_be_open()
             raise trio.WouldBlock
         return self._messages.pop(0)
 
     async def receive(self) -> M:
         """Wait for a message and take it.  Raises ClosedResourceError, BusyResourceError."""
-        await self._filled()
-        return self._messages.pop(0)
+        while True:
+            await self._filled()
+            if self._messages:
+                return self._messages.pop(0)
+            self._must_be_open()
 
     async def receive_batch(self) -> list[M]:
         """Wait for a message and take all that are there, at least one.  Raises as `receive`."""
-        await self._filled()
-        batch, self._messages = self._messages, []
-        return batch
+        while True:
+            await self._filled()
+            if self._messages:
+                batch, self._messages = self._messages, []
+                return batch
+            self._must_be_open()
 
     def close(self) -> None:
         """Take nothing more from now on.  What is there stays; closing twice does nothing."""
@@ -92,24 +97,18 @@ class Mailbox(Generic[M]):
         if self._reader is not None:
             self._wake()
 
-    async def _filled(self) -> None:
-        """Return once there is a message; between the last check and the return nobody else runs."""
-        if self._reading:
+    def _filled(self) -> Awaitable[Any]:
+        """To be awaited at once, and looked again then.  No coroutine: it would be gone through at each wake."""
+        if self._reader is not None:
             raise trio.BusyResourceError("another task reads this mailbox")
-        self._reading = True
-        try:
-            while True:
-                if self._messages or self._closed:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    self._reader = trio.lowlevel.current_task()
-                    await trio.lowlevel.wait_task_rescheduled(self._abort)
-                if self._messages:
-                    return
-                if self._closed:
-                    raise trio.ClosedResourceError("the mailbox is closed and empty")
-        finally:
-            self._reading = False
+        if self._messages or self._closed:
+            return trio.lowlevel.checkpoint()
+        self._reader = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the mailbox is closed and empty")
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None

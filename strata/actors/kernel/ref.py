@@ -80,7 +80,8 @@ class Ref(Generic[M]):
     def __init__(self, id: str, mailbox: Mailbox[M]) -> None:
         self.id = id
         self._mailbox = mailbox
-        self._open: set[Reply[Any]] = set()
+        # None: nobody has asked yet.
+        self._open: set[Reply[Any]] | None = None
         self.tell: Callable[[M], None] = mailbox.tell
         """Put a message in its mailbox: at once, in order.  Raises Overloaded; dropped when the actor is gone."""
 
@@ -95,7 +96,7 @@ class Ref(Generic[M]):
     @property
     def asked(self) -> int:
         """How many wait for an answer."""
-        return len(self._open)
+        return len(self._open or ())
 
     async def ask(self, wish: Callable[[Reply[R]], M]) -> R:
         """Tell it `wish(reply)` and wait until it answers the reply.
@@ -105,6 +106,8 @@ class Ref(Generic[M]):
         if self._mailbox.closed:
             await trio.lowlevel.checkpoint()
             raise ActorGone(self.id)
+        if self._open is None:
+            self._open = set()
         reply: Reply[R] = Reply(self._open)
         try:
             self.tell(wish(reply))
@@ -115,5 +118,5 @@ class Ref(Generic[M]):
     def close(self) -> None:
         """The actor has ended: refuse all that it has not answered.  For its supervisor."""
         self._mailbox.close()
-        for reply in tuple(self._open):
+        for reply in tuple(self._open or ()):
             reply.refuse(ActorGone(self.id))
