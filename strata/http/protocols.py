@@ -29,7 +29,10 @@ from strata.http.exchange import DONE, AtOnce, encoded, too_large
 from strata.http.frames import Calm
 
 MAX_PIPELINED_BYTES: Final = 64 * 1024
-"""Held of what a client sends behind a request that is still being answered; one that sends more is cut off."""
+"""Held of what a client sends behind a request that is still being answered.  Of one that sends more nothing else is
+answered: the connection closes behind that answer, and the client may ask again (RFC 9112, 9.3.2)."""
+MAX_DROPPED_BYTES: Final = 2**20
+"""Read and thrown away of what came after that, so that a leaving is seen; one that sends still more is cut off."""
 SLICE_BYTES: Final = 2048
 """Of HTTP/2, parsed at once: so many bytes of the smallest frames take a few milliseconds."""
 YIELD_AFTER: Final = 64
@@ -37,21 +40,30 @@ YIELD_AFTER: Final = 64
 
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _PATH: Final = re.compile(rb"/[\x21-\x7e]*")
-_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_ABSOLUTE: Final = re.compile(rb"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
 _OF_THE_HOP: Final = {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 """Headers that HTTP/2 forbids; one of them in an answer would leave the client without any."""
 
 
-def origin_form(target: bytes) -> bytes:
-    """The target as a path with its query; empty where it is no such thing.
+def origin_form(target: bytes) -> tuple[bytes, bytes | None]:
+    """The target as a path with its query, empty where it is no such thing; and the host that it names, if it does.
 
     >>> origin_form(b"http://example.com/x?y")
-    b'/x?y'
+    (b'/x?y', b'example.com')
     """
+    host: bytes | None = None
     if found := _ABSOLUTE.match(target):
-        rest = target[found.end() :]
+        host, rest = found["host"], target[found.end() :]
         target = rest if rest.startswith(b"/") else b"/" + rest
-    return target if _PATH.fullmatch(target) else b""
+    # An address without a host is none (RFC 9110, 4.2.1).
+    return target if _PATH.fullmatch(target) and host != b"" else b"", host
+
+
+def own_headers(headers: Sequence[tuple[bytes, bytes]], host: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Those that count: an upgrade may be ignored (RFC 9110, 7.8), and is, for what it leads to is not served here; the
+    host of the target goes before the header's (RFC 9112, 3.2.2)."""
+    kept = [pair for pair in headers if pair[0] != b"upgrade" and (host is None or pair[0] != b"host")]
+    return kept if host is None else [(b"host", host), *kept]
 
 
 def objection(method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> Refusal | None:
@@ -110,21 +122,30 @@ class H11(H11Protocol):
     @property
     def may_hear_more(self) -> bool:
         """Whether the client may still be sending."""
-        return self.connection.their_state not in (h11.DONE, h11.MUST_CLOSE)
+        return self._too_much or self.connection.their_state not in (h11.DONE, h11.MUST_CLOSE)
 
     async def handle(self, event: Event) -> None:
         if not isinstance(event, RawData):
             await super().handle(event)
             return
+        if self._paused:
+            await self._hold(event.data)
+            return
         if data := self._without_blank_lines(event.data):
             self.connection.receive_data(data)
-        if not self._paused:
-            await self._handle_events()
-            return
+        await self._handle_events()
+
+    async def _hold(self, data: bytes) -> None:
         self._held_bytes += len(data)
-        if self._held_bytes > MAX_PIPELINED_BYTES:
+        if not self._too_much:
+            self.connection.receive_data(data)
+        elif self._held_bytes > MAX_PIPELINED_BYTES + MAX_DROPPED_BYTES:
             await self.send(Closed())
         await trio.lowlevel.checkpoint_if_cancelled()
+
+    @property
+    def _too_much(self) -> bool:
+        return self._paused and self._held_bytes > MAX_PIPELINED_BYTES
 
     def _without_blank_lines(self, data: bytes) -> bytes:
         """Empty lines before a request are no request (RFC 9112, 2.2)."""
@@ -143,6 +164,10 @@ class H11(H11Protocol):
             self._parsing = None
 
     async def _maybe_recycle(self) -> None:
+        if self._too_much:
+            await self._close_stream()
+            await self.send(Closed())
+            return
         await super()._maybe_recycle()
         if self._paused and self.connection.our_state is h11.IDLE:
             self._paused = False
@@ -165,7 +190,7 @@ class H11(H11Protocol):
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _create_stream(self, request: h11.Request) -> None:
-        target = origin_form(request.target)
+        target, host = origin_form(request.target)
         objected = objection(request.method, target, request.headers, self._body_bytes)
         if request.method == b"PRI":
             objected = _refused(400, "HTTP/2 is not served on this connection", "http_version")
@@ -173,16 +198,15 @@ class H11(H11Protocol):
             await self._answer(objected, head_only=request.method == b"HEAD")
             await self.send(Closed())
             return
-        # An upgrade may be ignored (RFC 9110, 7.8), and is: what it leads to is not served here.
-        kept = [pair for pair in request.headers if pair[0] != b"upgrade"]
+        kept = own_headers(request.headers, host)
         if len(kept) < len(request.headers) or target != request.target:
             request = h11.Request(method=request.method, target=target, headers=kept, http_version=request.http_version)
         self._takes_chunks = request.http_version >= b"1.1" and request.method != b"HEAD"
         await super()._create_stream(request)
 
     async def stream_send(self, event: StreamEvent) -> None:
-        if isinstance(event, Response) and self.context.terminated.is_set():
-            # The server is closing: the client should not send its next request here.
+        if isinstance(event, Response) and (self.context.terminated.is_set() or self._too_much):
+            # The connection is closing: the client should not send its next request here.
             closing = [*event.headers, (b"connection", b"close")]
             event = Response(stream_id=event.stream_id, headers=closing, status_code=event.status_code)
         if isinstance(event, Response):
@@ -324,7 +348,9 @@ class H2(H2Protocol):
 
     async def _create_stream(self, request: h2.events.RequestReceived) -> None:
         pseudo = {name: value for name, value in request.headers if name.startswith(b":")}
-        method, path = pseudo.get(b":method", b""), origin_form(pseudo.get(b":path", b""))
+        method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
+        # Never an address here (RFC 9113, 8.3.1).
+        path = path if _PATH.fullmatch(path) else b""
         objected = objection(method, path, request.headers, self._body_bytes)
         if objected is None:
             await super()._create_stream(request)

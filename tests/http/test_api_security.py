@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
+import trio
+from api_call import served
 
 from strata.config import ServeSettings
 from strata.errors import ConfigError
@@ -119,6 +121,24 @@ def test_a_name_that_is_none_lets_nobody_in():
     for host in ("localhost:evil", "other.example", "localhost"):
         with pytest.raises(Forbidden):
             Names(ServeSettings(allowed_hosts="localhost:evil")).check_host(host)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://evil.example/health", b"localhost", 403),
+        (b"http://localhost:80/health", b"evil.example", 200),
+        (b"http://evil@localhost/health", b"localhost", 403),
+        (b"http:///health", b"localhost", 400),
+        (b"/health", b"evil.example", 403),
+    ],
+)
+async def test_the_host_that_the_target_names_goes_before_the_header(target, host, status):
+    """RFC 9112, 3.2.2: so no proxy and this server take one request for two hosts'."""
+    async with served() as server, await trio.open_tcp_stream("127.0.0.1", server.port) as client:
+        await client.send_all(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host))
+        answered = b"".join([part async for part in client])
+    assert answered.startswith(b"HTTP/1.1 %d" % status)
 
 
 def test_elsewhere_any_host_is_right_unless_some_are_named():
