@@ -10,7 +10,7 @@ The server runs in your nursery: nothing that a client does, and no request that
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sys
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,11 @@ def make_app(runtime: strata.Runtime) -> QuartTrio:
     return app
 
 
+def first_of(group: BaseException) -> BaseException:
+    """The first error that is no group."""
+    return first_of(group.exceptions[0]) if isinstance(group, BaseExceptionGroup) else group
+
+
 async def main(
     *, port: int = 8000, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED, **settings: Any
 ) -> None:
@@ -45,6 +50,17 @@ async def main(
         print(f"serving on {addresses[0]}")
 
 
+def run(**named: Any) -> str | None:
+    """Until it is interrupted, which is the way to end it.  One line that says what to do, where it can't start."""
+    said: str | None = None
+    try:
+        trio.run(partial(main, **named))
+    except* KeyboardInterrupt:
+        pass
+    except* strata.StrataError as group:  # no model, a port in use, ...
+        said = f"mount.py: {first_of(group)}"
+    return said
+
+
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):  # the way to end it
-        trio.run(main)
+    sys.exit(run())

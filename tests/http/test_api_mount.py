@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +63,14 @@ async def test_the_example_runs_in_a_nursery_and_answers_on_a_socket():
         nursery.cancel_scope.cancel()
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"Good day." in answer
+
+
+def test_the_example_says_in_one_line_that_its_port_is_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = example().run(port=port, host=ScriptedEngine(script=PONG))
+    assert said.startswith(f"mount.py: can't listen on 127.0.0.1:{port}")
+    assert "\n" not in said
 
 
 async def test_the_document_is_right_under_a_prefix_too(autojump_clock):
