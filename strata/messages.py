@@ -216,6 +216,8 @@ class Ready:
     """For people: `cpu (numpy, 2 threads)`."""
     slots: int = 0
     """Pages that the host arena holds; 0: nothing can be swapped."""
+    page_bytes: int = 0
+    """What one page takes, on the device or in the arena; 0: it doesn't say."""
 
 
 @frozen

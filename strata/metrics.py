@@ -38,6 +38,8 @@ class Snapshot:
     """By state: free, cached (free too, but for what it holds), held, swapping."""
     slots: Mapping[str, int] = field(factory=dict)
     """Of the arena, by state: free, used."""
+    parked_bytes: Mapping[str, int] = field(factory=dict)
+    """What parked requests keep, by where: device, arena."""
     moved: Mapping[str, int] = field(factory=dict)
     """Pages since the start, by where to: out (to the arena), in."""
     parks: Mapping[str, int] = field(factory=dict)
@@ -170,6 +172,8 @@ class _Gauges(Collector):
         yield from self._pages(now.pages)
         if now.slots:
             yield self._gauge("strata_slots", "Room for pages in the host arena, by state.", "state", now.slots)
+        if now.parked_bytes:
+            yield self._gauge("strata_parked_bytes", "What parked requests keep, by where.", "where", now.parked_bytes)
         yield from self._parks(now)
         if now.queued_for_s is not None:
             text = "The longest wait of those queued now."

@@ -39,6 +39,7 @@ from strata.errors import (
 )
 from strata.messages import ChatMessage, Ended, Failed, Ready, Request, Seq
 from strata.metrics import Metrics, Snapshot
+from strata.scheduling.decision import Statistics as Scheduled
 
 __all__ = [
     "ActorDetail",
@@ -205,6 +206,7 @@ class Runtime:
             },
             slots={"free": now.slots_free, "used": now.slots_total - now.slots_free} if now.slots_total else {},
             moved={"out": now.pages_out, "in": now.pages_in},
+            parked_bytes=self._parked_bytes(now),
             parks=now.parks,
             resumes=now.resumes,
             workspaces={"used": now.half_read, "free": now.workspaces - now.half_read},
@@ -281,6 +283,14 @@ class Runtime:
         )
         self._requests.spawn(actor, on_failure=_told_already)
         return actor
+
+    def _parked_bytes(self, now: Scheduled) -> dict[str, int]:
+        """By where they lie; nothing where the engine doesn't say what a page takes."""
+        ready = self._dispatcher.ready
+        if ready is None or not ready.page_bytes:
+            return {}
+        slots = now.slots_total - now.slots_free
+        return {"device": now.pages_parked * ready.page_bytes, "arena": slots * ready.page_bytes}
 
     def _must_admit(self) -> None:
         if self._failure.reason is not None:

@@ -107,6 +107,7 @@ class Engine:
             chunk_tokens=self._chunk_tokens,
             device=self._model.device,
             slots=self._budget.slots,
+            page_bytes=self._model.bytes_per_page(self._budget.page_tokens),
         )
 
     def handle(self, message: ToEngine) -> None:

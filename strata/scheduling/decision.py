@@ -60,6 +60,8 @@ class Statistics:
     pages_held: int
     pages_moving: int
     """Between the device and the arena."""
+    pages_parked: int
+    """On the device, of those that are parked; one that several of them share counts once."""
     slots_total: int
     slots_free: int
     short: int
@@ -111,6 +113,7 @@ class Statistics:
             pages_held=0,
             pages_reserved=0,
             pages_moving=0,
+            pages_parked=0,
             slots_free=self.slots_total,
             half_read=0,
         )

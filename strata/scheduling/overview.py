@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from attrs import define, field
 
@@ -18,6 +19,8 @@ from strata.scheduling.rows import Rows
 from strata.scheduling.steps import Steps
 from strata.scheduling.supply import Supply
 from strata.scheduling.waiting import Waiting
+
+PARKED: Final = frozenset({State.PARKED_READING, State.PARKED_DECODING})
 
 
 @define(kw_only=True)
@@ -61,6 +64,7 @@ class Overview:
             pages_held=pages.held,
             pages_reserved=pages.reserved,
             pages_moving=pages.moving,
+            pages_parked=len({page for r in started if r.state in PARKED for page in pages.of(r.seq)}),
             slots_total=pages.slots,
             slots_free=pages.free_slots,
             half_read=sum(1 for record in started if record.reads and record.done),

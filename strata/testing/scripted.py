@@ -91,14 +91,16 @@ class ScriptedEngine:
         step_s: float = 0.01,
         row_s: float = 0.0,
         slots: int = 0,
+        page_bytes: int = 0,
         page_s: float = 0.001,
         start_s: float = 0.0,
         incarnation: int = 1,
         strict: bool = True,
     ) -> None:
         """`context`: tokens, None: what the pages hold.  `slices_per_chunk`: of a whole one.  `row_s`: what each row
-        adds to a step.  `slots`: of the arena, and `page_s` for each page that is moved.  `start_s`: how long it takes
-        to be ready.  `strict`: False ignores what names a sequence that was never opened, as a real engine does."""
+        adds to a step.  `slots`: of the arena, and `page_s` for each page that is moved.  `page_bytes`: what it says of
+        a page's size.  `start_s`: how long it takes to be ready.  `strict`: False ignores what names a sequence that
+        was never opened, as a real engine does."""
         self.tokenizer = ByteTokenizer()
         self.template = PlainTemplate()
         self.slice_s = slice_s
@@ -117,6 +119,7 @@ class ScriptedEngine:
             chunk_tokens=chunk_tokens,
             device="scripted",
             slots=slots,
+            page_bytes=page_bytes,
         )
         self._script = script or Script()
         self._slices_per_chunk = slices_per_chunk
