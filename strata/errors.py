@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 import uuid
+from typing import Final
 
 
 def frames_of(error: BaseException) -> str:
@@ -68,8 +69,17 @@ class EngineUnavailable(TryAgain):
     """The engine died, or isn't there: the request's state is lost."""
 
 
+CLOSING: Final = "the server is shutting down"
+DRAINING: Final = "the server is draining: it takes no more requests, and those that have started may end"
+
+
 class ShuttingDown(TryAgain):
     """The server no longer takes requests, or ended before this one did."""
+
+    @classmethod
+    def by(cls, what: str) -> ShuttingDown:
+        """`drain`: it was told to take no more and stays; any other word: it ends."""
+        return cls(DRAINING if what == "drain" else CLOSING)
 
 
 class RequestCancelled(StrataError):

@@ -136,7 +136,7 @@ class Runtime:
         self._inspection = Inspection(actors, dispatcher)
         self._tokenisers = trio.CapacityLimiter(TOKENISERS)
         self._submitted = 0
-        self._draining = False
+        self._draining: Literal["drain", "shutdown"] | None = None
 
     def __repr__(self) -> str:
         return f"<Runtime {self.model.id}, {self.health().state}, {sum(1 for _ in self._living())} requests>"
@@ -234,10 +234,13 @@ class Runtime:
         """Wait until the runtime can serve no more, and say why."""
         return await self._failure.wait()
 
-    def drain(self) -> None:
-        """Admit nothing more, and end what is queued with ShuttingDown; what has started goes on."""
-        self._draining = True
-        self._dispatcher.ref.tell(Drain())
+    def drain(self, by: Literal["drain", "shutdown"] = "drain") -> None:
+        """Admit nothing more, and end what is queued with ShuttingDown; what has started goes on.
+
+        `by`: whether clients are told that the server drains, or that it ends.
+        """
+        self._draining = by
+        self._dispatcher.ref.tell(Drain(by))
 
     async def wait_idle(self) -> None:
         """Wait until no request is left."""
@@ -247,7 +250,7 @@ class Runtime:
 
     async def close(self) -> None:
         """Withdraw all that is left, with ShuttingDown, and wait until nothing of it is."""
-        self.drain()
+        self.drain("shutdown")
         for actor in self._living():
             actor.withdraw(by="shutdown")
         await self.wait_idle()
@@ -258,7 +261,7 @@ class Runtime:
         if self._failure.reason is not None:
             return "failed", self._failure.reason
         if self._draining:
-            return "draining", "the server is shutting down"
+            return "draining", str(ShuttingDown.by(self._draining))
         if self._dispatcher.without is not None:
             return "restarting", f"{self._dispatcher.without}; another is being started"
         return "ready", ""
@@ -296,7 +299,7 @@ class Runtime:
         if self._failure.reason is not None:
             raise EngineUnavailable(self._failure.reason)
         if self._draining:
-            raise ShuttingDown("the server is shutting down")
+            raise ShuttingDown.by(self._draining)
 
     def _living(self) -> Iterator[RequestActor]:
         return (actor for actor in self._actors if isinstance(actor, RequestActor))

@@ -11,6 +11,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable
+from typing import Literal
 
 import trio
 from attrs import define, field, frozen
@@ -79,6 +80,8 @@ class Enlist:
 @frozen
 class Drain:
     """End what is queued; what has started goes on."""
+
+    by: Literal["drain", "shutdown"] = "shutdown"
 
 
 @frozen
@@ -160,7 +163,8 @@ class Dispatcher(Actor[ToDispatcher]):
         self._entries: dict[Seq, _Entry] = {}
         self._scheduler: Scheduler | None = None
         self._gone: StrataError | None = None
-        self._draining = False
+        self._draining: str | None = None
+        """What for, once it takes no more."""
         self._wake_at = math.inf
         self._sent = _Sent()
 
@@ -218,9 +222,9 @@ class Dispatcher(Actor[ToDispatcher]):
                 self._enlist(message, now)
             case Withdraw(seq, by):
                 self._withdraw(seq, Completed("stop") if by == "stop string" else Cancelled(by), now)
-            case Drain():
-                self._draining = True
-                self._end_queued(Cancelled("shutdown"), now)
+            case Drain(by):
+                self._draining = by
+                self._end_queued(Cancelled(by), now)
             case Ready():
                 self._start(message, now)
             case EngineDied():
@@ -248,8 +252,8 @@ class Dispatcher(Actor[ToDispatcher]):
         """Whether it is a short one."""
         if self._gone is not None:
             raise self._gone
-        if self._draining:
-            raise ShuttingDown("the server is shutting down")
+        if self._draining is not None:
+            raise ShuttingDown.by(self._draining)
         if self._scheduler is None or self.ready is None:
             raise EngineUnavailable("the engine is not up yet")
         must_fit(submit, self.ready)

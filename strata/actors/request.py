@@ -297,8 +297,8 @@ def _as_error(outcome: Outcome) -> StrataError:
     match outcome:
         case Failed(error):
             return error
-        case Cancelled("shutdown"):
-            return ShuttingDown("the server is shutting down")
+        case Cancelled("shutdown" | "drain" as by):
+            return ShuttingDown.by(by)
         case Cancelled(by):
             return RequestCancelled(by)
         case Completed():

@@ -197,7 +197,7 @@ class Ending:
         say("strata: closing down; once more to end it now", sys.stderr)
         notify("STOPPING=1")
         self._deadline = trio.current_time() + self._drain_timeout_s
-        runtime.drain()
+        runtime.drain("shutdown")
         with trio.CancelScope(deadline=self._deadline):
             await runtime.wait_idle()
         await runtime.close()
@@ -229,13 +229,18 @@ def _announce(runtime: Runtime, addresses: Sequence[str]) -> None:
         f"  context {model.context:,} tokens, policy {settings.policy}, {settings.scheduler.max_running} at once",
         f"  on {settings.engine.device}, {pages:,} pages of {page_tokens} tokens: room for {pages * page_tokens:,}",
         *(f"  listening on {address}" for address in addresses),
-        f"\n{_example(addresses[0])}\n",
+        f"\n{_example(addresses[0], keyed=_needs_key(settings.serve))}\n",
     ]
     say("\n".join(lines), sys.stdout)
 
 
-def _example(address: str) -> str:
-    """A curl command for this address that can be pasted as it is."""
+def _needs_key(settings: ServeSettings) -> bool:
+    return bool(settings.api_keys) or settings.api_key_file is not None
+
+
+def _example(address: str, *, keyed: bool) -> str:
+    """A curl command for this address that can be pasted as it is; the key, which is no log's business, is the shell's
+    variable `API_KEY`."""
     question = {"role": "user", "content": "What is the capital of France?"}
     body = json.dumps({"messages": [question], "temperature": 0, "stream": True})
     where = ["http://localhost/v1/chat/completions"]
@@ -244,4 +249,7 @@ def _example(address: str) -> str:
     else:
         where = [f"{address.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')}/v1/chat/completions"]
     insecure = ["--insecure"] if address.startswith("https:") else []
-    return shlex.join(["curl", "-N", *insecure, *where, "-H", "content-type: application/json", "-d", body])
+    # Not quoted with the rest: the shell has to put the key in.
+    key = ['-H "authorization: Bearer $API_KEY"'] if keyed else []
+    command = shlex.join(["curl", "-N", *insecure, *where, "-H", "content-type: application/json"])
+    return " ".join([command, *key, shlex.join(["-d", body])])

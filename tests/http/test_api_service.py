@@ -74,6 +74,8 @@ async def test_health_and_ready_differ_while_it_drains_and_agree_while_it_works(
         refused = await call(app, "POST", CHAT, chat("ping"))
     assert (health.status, health.json["status"], health.json["state"]) == (200, "ok", "draining")
     assert (ready.status, ready.json["state"]) == (503, "draining")
+    assert "draining" in ready.json["reason"]
+    assert "draining" in refused.error["message"]
     assert (refused.status, refused.error["type"]) == (503, "shutting_down")
     assert {"retry-after"} <= ready.headers.keys() & refused.headers.keys()
 
@@ -274,6 +276,7 @@ async def test_an_administrator_drains_the_server_and_it_stays(autojump_clock):
         await runtime.wait_idle()
         await trio.testing.wait_all_tasks_blocked()
         assert {name: answer.status for name, answer in answers.items()} == {"parked": 200, "runs": 200, "queued": 503}
+        assert "draining" in answers["queued"].error["message"]
         assert (await call(app, "GET", "/health")).status == 200
 
 

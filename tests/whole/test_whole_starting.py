@@ -68,6 +68,17 @@ def test_the_line_that_it_prints_can_be_pasted(tiny_model_path: Path) -> None:
         assert "data: [DONE]" in result.stdout
 
 
+def test_where_a_key_is_needed_the_line_takes_it_from_the_shell_and_shows_it_to_nobody(tiny_model_path: Path) -> None:
+    """B64: what is printed may be logged."""
+    with served("--model", tiny_model_path, "--api-key", "sesame") as server:
+        until(lambda: any(line.startswith("curl ") for line in server.said), "the line is printed")
+        (line,) = [line for line in server.said if line.startswith("curl ")]
+        environ = {**os.environ, "API_KEY": "sesame"}
+        result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True, env=environ)
+        assert "data: [DONE]" in result.stdout
+        assert "sesame" not in "".join(server.said)
+
+
 def ready_at(path: Path) -> bool:
     """Whether a server answers at this socket file."""
     with socket.socket(socket.AF_UNIX) as client:
