@@ -160,18 +160,26 @@ def run_all(
     *,
     side_by_side: bool,
 ) -> list[Outcome]:
-    """A run for each policy, one after another or each in a process of its own."""
+    """A run for each policy, one after another or each in a process of its own; one of much traffic in two halves."""
     one = partial(_run, traffic=traffic, cost=cost, pages=pages)
     if not side_by_side:
-        return [one(item) for item in chosen.items()]
+        return [one(item, in_halves=len(traffic) >= WORTH_A_PROCESS) for item in chosen.items()]
     # Not forked: NumPy's threads would not live on in the children.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return list(pool.map(one, chosen.items()))
 
 
-def _run(item: tuple[str, Settings], *, traffic: Sequence[TraceRequest], cost: CostModel, pages: int | None) -> Outcome:
+def _run(
+    item: tuple[str, Settings],
+    *,
+    traffic: Sequence[TraceRequest],
+    cost: CostModel,
+    pages: int | None,
+    in_halves: bool = False,
+) -> Outcome:
     from strata.simulate import Machine
-    from strata.simulate import simulate as go
+    from strata.simulate import simulate as in_one
+    from strata.simulate.halves import simulate_in_halves
     from strata.simulate.report import report, slowdown
 
     policy, settings = item
@@ -180,7 +188,7 @@ def _run(item: tuple[str, Settings], *, traffic: Sequence[TraceRequest], cost: C
         longest = max(request.input_length + request.output_length for request in traffic)
         pages = rules.max_running * -(-longest // engine.page_tokens)
     machine = Machine(cost, pages, engine.page_tokens, engine.max_half_read)
-    run = go(traffic, rules, machine)
+    run = (simulate_in_halves if in_halves else in_one)(traffic, rules, machine)
     outcome = report(policy, run, rules, cost), run, slowdown(run, rules, cost)
     run.requests = ()  # whoever asked for this has them, and they would have to travel
     return outcome

@@ -208,7 +208,7 @@ class Pages:
             )
         if number > self.free:
             raise ValueError(f"sequence {seq} asks for {number} pages and {self.free} are free")
-        pages = tuple(self._take() for _ in range(number))
+        pages = tuple(self._take_several(number))
         holding.pages.extend(pages)
         holding.promised = max(holding.promised, len(holding.pages))
         return pages
@@ -239,9 +239,12 @@ class Pages:
             pages[place] = page
         for place, page in holding.coming.items():
             pages[place] = page
-        for place in range(len(pages) - 1, -1, -1):
-            if pages[place] != _AWAY:
-                self._give_back(pages[place])
+        if self._cache:
+            for page in reversed(pages):
+                if page != _AWAY:
+                    self._give_back(page)
+        else:
+            self._free.extend([page for page in reversed(pages) if page != _AWAY])
         self._free_slots.extend(holding.slots.values())
         self._reserved -= holding.expected
         return len(pages)
@@ -305,6 +308,11 @@ class Pages:
 
     def _take(self) -> int:
         return self._free.pop() if self._free else self._cache.evict()
+
+    def _take_several(self, number: int) -> list[int]:
+        taken = self._free[: -number - 1 : -1]
+        del self._free[len(self._free) - len(taken) :]
+        return taken + [self._cache.evict() for _ in range(number - len(taken))]
 
     def _give_back(self, page: int) -> None:
         if page in self._cache:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from math import ceil, inf
+from typing import Final
 
 from attrs import define, field, frozen
 
@@ -30,6 +31,10 @@ class Machine:
     pages: int
     page_tokens: int = 64
     workspaces: int = 2
+
+
+COLUMNS: Final = ("ttft_s", "total_s", "longest_gap_s", "queue_s", "engine_s", "parks")
+"""Of a run: one figure for each request."""
 
 
 @define
@@ -71,15 +76,18 @@ class Run:
 
 def simulate(requests: Sequence[TraceRequest], settings: SchedulerSettings, machine: Machine) -> Run:
     """Let every request come at its time, and go on until all have ended.  `requests` are in order of time."""
-    desk = _Desk(requests, settings, machine)
+    desk = Desk(requests, settings, machine)
     desk.run_all()
     return desk.run
 
 
-class _Desk:
+class Desk:
+    """Between a trace and the scheduler, and between that and the engine."""
+
     def __init__(self, requests: Sequence[TraceRequest], settings: SchedulerSettings, machine: Machine) -> None:
         self.run = Run(requests)
         self._requests = requests
+        self._settings = settings
         self._machine = machine
         self._scheduler = SpanScheduler(
             settings, pages=machine.pages, page_tokens=machine.page_tokens, workspaces=machine.workspaces
@@ -89,18 +97,44 @@ class _Desk:
         self._next_arrival = in_ticks(requests[0].timestamp / 1000) if requests else inf
         self._wake_at = inf
 
+    def __repr__(self) -> str:
+        return f"<Desk {self._came} of {len(self._requests)} came>"
+
     def run_all(self) -> None:
+        while self._goes_on():
+            pass
+        self._close()
+
+    def run_until_idle_before(self, cut: int) -> bool:
+        """Up to the arrival of the one at this place of the trace; whether nothing is left by then that matters later.
+
+        Go on with `run_all` if not.
+        """
+        # Nothing is left if nobody is there, and every purse is full.
+        while self._came < cut or self._engine.next_boundary <= self._next_arrival:
+            if not self._goes_on():
+                break
+        self._close()
+        statistics, full = self.run.statistics, self._settings.pass_burst_s
+        assert statistics is not None
+        is_idle = self._came == cut and self._engine.next_boundary == inf
+        return is_idle and all(purse == full for purse in statistics.purses.values())
+
+    def _goes_on(self) -> bool:
+        """To the next event; False: there is none."""
         engine = self._engine
-        while True:
-            outside = min(self._next_arrival, self._wake_at)
-            if engine.next_boundary <= outside:
-                if outside == inf == engine.next_boundary:
-                    break
-                self._run_engine(outside)
-            else:
-                self._happen(outside)
-        self.run.ended_at = engine.now
-        self.run.statistics = self._scheduler.statistics(engine.now)
+        outside = min(self._next_arrival, self._wake_at)
+        if engine.next_boundary > outside:
+            self._happen(outside)
+        elif outside == inf == engine.next_boundary:
+            return False
+        else:
+            self._run_engine(outside)
+        return True
+
+    def _close(self) -> None:
+        self.run.ended_at = self._engine.now
+        self.run.statistics = self._scheduler.statistics(self._engine.now)
 
     def _run_engine(self, until: float) -> None:
         engine, scheduler = self._engine, self._scheduler
