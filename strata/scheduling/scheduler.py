@@ -180,10 +180,8 @@ class Scheduler:
         if record is None or not record.reads:
             return
         self._sliced(record, fact.seconds, now)
-        parked = self._unfile(record)
         record.done, record.total = fact.done, fact.total
-        if parked:
-            self._waiting.add(record)
+        self._waiting.needs_less(record)
 
     def chunk_read(self, fact: ChunkRead, now: float) -> None:
         record = self._started.get(fact.seq)

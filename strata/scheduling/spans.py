@@ -246,7 +246,8 @@ class SpanScheduler(Scheduler):
         mark = max((mark for mark in marks if mark < need), default=-1)
         # The need falls by so much with each slice, rounded either way.
         slices = (need - mark - 2) * total // (parked.chunk_end - parked.position)
-        return max(1, min(slices, total - parked.done - 2))
+        # Its last chunk is another thing near its end; the end of any other is an event.
+        return max(1, min(slices, total - parked.done - 2 if parked.in_last_chunk else inf))
 
     # -- work in sum --------------------------------------------------------------------------------------------------
 
@@ -258,10 +259,8 @@ class SpanScheduler(Scheduler):
         self._ran_for(record, span.slices, span.slices_s)
         record.chunk_s += span.slices_s
         self._pace.read_for(span.slices_s, chunk_s=record.chunk_s)
-        parked = self._unfile(record)
         record.done, record.total = span.done, span.total
-        if parked:
-            self._waiting.add(record)
+        self._waiting.needs_less(record)
 
     def _answered(self, span: Span, now: float) -> None:
         pace, steps, in_force = self._pace, span.steps, self._steps.in_force.n

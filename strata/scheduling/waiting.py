@@ -158,6 +158,14 @@ class Waiting:
             del self._levels[record.priority]
             self._priorities.remove(record.priority)
 
+    def needs_less(self, record: Record) -> None:
+        """A parked read has read on, as its park is on its way to the engine; nothing happens if it doesn't wait."""
+        filed = self._filed.get(record.seq)
+        if filed is not None and filed != record.need_key:
+            by_need = self._levels[record.priority].reads_by_need
+            by_need.remove(filed)
+            self._file(record, by_need, 0)
+
     def head(self, priority: int) -> Record | None:
         """The oldest that is queued, whether it fits or not."""
         level = self._levels.get(priority)
