@@ -4,9 +4,9 @@
 // float32 (rows, outputs), rows `x_stride` and `out_stride` elements apart; weights: (outputs, columns) in blocks.
 // columns is a multiple of 8, and of the format's elements.
 //
-//   embed      out = the weights' rows that `tokens` (int32) name.  Grid (rows), block 128
+//   embed      out = scale times the weights' rows that `tokens` (int32) name.  Grid (rows), block 128
 //   linear     out = x weights^T          add_linear   out += x weights^T
-//   gated      out = silu(x gate^T) * (x up^T)
+//   gated      out = GATE(x gate^T) * (x up^T); GATE is silu where it isn't given when this is compiled, else gelu
 //
 // of which the last three come in two forms.  In both an output is one sum in an order that the columns alone decide, so
 // a row's bits are the same beside any others and at any number of rows; the two forms round differently.
@@ -26,16 +26,26 @@ __device__ __forceinline__ const unsigned char* weights_row(const unsigned char*
   return weights + (size_t)output * (columns / Weights::elements * Weights::bytes);
 }
 
+#ifndef GATE
+#define GATE silu
+#endif
+
 __device__ __forceinline__ float silu(float gate) { return gate / (1.f + expf(-gate)); }
 
+// By its approximation with a tangent (https://arxiv.org/abs/1606.08415): (1 + tanh(y / 2)) / 2 is 1 / (1 + e^-y).
+__device__ __forceinline__ float gelu(float gate) {
+  const float y = gate * (1.5957691216f + 0.07135481282f * gate * gate);
+  return gate / (1.f + expf(-y));
+}
+
 extern "C" __global__ void __launch_bounds__(128)
-embed(const unsigned char* weights, const int* tokens, float* out, int out_stride, int columns) {
+embed(const unsigned char* weights, const int* tokens, float* out, int out_stride, int columns, float scale) {
   const unsigned char* row = weights_row(weights, tokens[blockIdx.x], columns);
   for (int column = threadIdx.x * 8; column < columns; column += 1024) {
     float some[8];
     Weights::load8(row, column, some);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) out[(size_t)blockIdx.x * out_stride + column + i] = some[i];
+    for (int i = 0; i < 8; ++i) out[(size_t)blockIdx.x * out_stride + column + i] = some[i] * scale;
   }
 }
 
@@ -110,7 +120,7 @@ gated_rows(const float* x, int x_stride, const unsigned char* gate, const unsign
 #pragma unroll
   for (int r = 0; r < kTogether; ++r)
     if (r < few.rows && threadIdx.x % 32 == 0)
-      out[(size_t)(few.first + r) * out_stride + few.output] = silu(gates[r]) * ups[r];
+      out[(size_t)(few.first + r) * out_stride + few.output] = GATE(gates[r]) * ups[r];
 }
 
 // -- many rows
@@ -217,5 +227,5 @@ gated_tiles(const float* x, int x_stride, const unsigned char* gate, const unsig
     multiply(left, other, ups);
     __syncthreads();
   }
-  each(out, out_stride, rows, outputs, [&](float& to, int i, int j) { to = silu(gates[i][j]) * ups[i][j]; });
+  each(out, out_stride, rows, outputs, [&](float& to, int i, int j) { to = GATE(gates[i][j]) * ups[i][j]; });
 }

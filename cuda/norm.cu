@@ -3,7 +3,8 @@
 // x, out: float32 (rows, columns), rows `x_stride` and `out_stride` elements apart; weight: float32 (columns).
 // Grid (rows), block 128: a block a row, so a row's bits depend on that row alone.  out may be x.
 //
-// The addition to the residual rows isn't done here: the product before it does (linear.cu), and so no row is read twice.
+// The addition to the residual rows is done by the product before (linear.cu), and so no row is read twice; but for models
+// that norm what they add (add_norm).
 //
 // Tried: this one.  Never measured on a card.
 #include "kernel.cuh"
@@ -19,7 +20,19 @@ rms_norm(const float* x, int x_stride, const float* weight, float* out, int out_
   for (int i = threadIdx.x; i < columns; i += 128) to[i] = row[i] / length * weight[i];
 }
 
-// The same of each head of each row, in place: a head is as long as the weight.
+// out += the same.
+extern "C" __global__ void __launch_bounds__(128)
+add_norm(const float* x, int x_stride, const float* weight, float* out, int out_stride, int columns, float eps) {
+  __shared__ float parts[4];
+  const float* row = x + (size_t)blockIdx.x * x_stride;
+  float squares = 0.f;
+  for (int i = threadIdx.x; i < columns; i += 128) squares += row[i] * row[i];
+  const float length = sqrtf(block_sum<4>(squares, parts) / columns + eps);
+  float* to = out + (size_t)blockIdx.x * out_stride;
+  for (int i = threadIdx.x; i < columns; i += 128) to[i] += row[i] / length * weight[i];
+}
+
+// rms_norm of each head of each row, in place: a head is as long as the weight.
 // x: float32 (rows, heads * head_dim), rows `stride` elements apart.  Grid (rows, heads), block 32.
 extern "C" __global__ void __launch_bounds__(32)
 norm_heads(float* x, int stride, const float* weight, int head_dim, float eps) {

@@ -24,15 +24,20 @@ class Pool:
 class Weights:
     """Matrices of one width as a file holds them: (kind, rows, columns, bytes) each.  Holds the bytes, copies nothing.
 
-    `gated`: two of one shape, a gate and what it lets through.  Raises ValueError for an unknown kind and wrong sizes.
+    `gated`: two of one shape, a gate and what it lets through; `gelu`: opened by GELU and not by SiLU.  Raises
+    ValueError for an unknown kind and wrong sizes.
     """
 
-    def __init__(self, parts: tuple[tuple[str, int, int, NDArray[np.uint8]], ...], gated: bool) -> None: ...
+    def __init__(
+        self, parts: tuple[tuple[str, int, int, NDArray[np.uint8]], ...], gated: bool, gelu: bool = False
+    ) -> None: ...
 
 def product(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None:
-    """out (+)= x @ weights.T; gated: out = silu(x @ gate.T) * (x @ up.T)."""
+    """out (+)= x @ weights.T; gated: out = activation(x @ gate.T) * (x @ up.T)."""
 
-def norm(x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /) -> None: ...
+def norm(x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /) -> None:
+    """`out` may be `x`."""
+
 def expand(weights: Weights, rows: NDArray[np.int64], out: NDArray[np.float32], /) -> None:
     """Rows of all parts, one below the other, as numbers.  Raises IndexError for one that isn't there."""
 

@@ -16,6 +16,7 @@ from strata.cpu.attention import Sight
 from strata.cpu.cache import PagedCache
 from strata.cpu.compiled_tiles import CompiledTiles
 from strata.cpu.kernels import RowKernels
+from strata.cpu.matrix import Activation
 from strata.cpu.ops import CpuOps
 from strata.cpu.quantised import Stored
 from strata.cpu.stored import StoredMatrix
@@ -36,6 +37,10 @@ class CompiledRows(RowKernels):
 
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         _kernels.norm(x, weight, eps, out)
+
+    def add_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        _kernels.norm(x, weight, eps, x)
+        out += x
 
     def linear(self, x: Floats, matrix: Any, out: Floats) -> None:
         _kernels.product(self._pool, matrix.weights, x, out, False)
@@ -65,8 +70,8 @@ class CompiledOps(CpuOps):
     def matrix(self, parts: Sequence[Stored]) -> StoredMatrix:
         return stored.load(parts)
 
-    def gated_matrix(self, gate: Stored, up: Stored) -> StoredMatrix:
-        return stored.load([gate, up], gated=True)
+    def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> StoredMatrix:
+        return stored.load([gate, up], gated=True, activation=activation)
 
     def attend_tiles(
         self,

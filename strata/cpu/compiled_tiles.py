@@ -30,6 +30,10 @@ class CompiledTiles(TileKernels):
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         _kernels.norm_tiles(self._pool, x, weight, eps, out)
 
+    def add_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        _kernels.norm_tiles(self._pool, x, weight, eps, x)
+        out += x
+
     def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
         _kernels.norm_tiles(self._pool, x, weight, eps, x)
 

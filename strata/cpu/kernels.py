@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.cpu.matrix import Blocked
+from strata.cpu.matrix import Activation, Blocked, Gated
 from strata.cpu.workers import Job, Scratch, Workers
 
 TILE: Final = 64
@@ -64,6 +64,12 @@ def _norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
     out *= weight
 
 
+def _add_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+    normed = np.empty(x.shape, np.float32)
+    _norm(x, weight, eps, normed)
+    out += normed
+
+
 def _norm_heads(x: Floats, weight: Floats, eps: float) -> None:
     """Each head in place; its squares lie in C order, like those of whole rows."""
     heads = x.reshape(len(x), -1, len(weight))
@@ -79,11 +85,25 @@ def _rotate(x: Floats, angles: Table, head_dim: int) -> None:
     heads *= angles[:, None, :]
 
 
-def _gate(both: Floats, scratch: Floats, out: Floats) -> None:
-    """out = silu(left half) * right half."""
+_STRAIGHT: Final = np.float32(2 * np.sqrt(2 / np.pi))
+_CUBED: Final = np.float32(0.044715 * 2 * np.sqrt(2 / np.pi))
+
+
+def _gate(both: Floats, activation: Activation, scratch: Floats, out: Floats) -> None:
+    """out = activation(left half) * right half.
+
+    Both are x / (1 + e^-y): (1 + tanh(y / 2)) / 2 is 1 / (1 + e^-y), so GELU's y is 2 sqrt(2 / pi) (x + 0.044715 x^3).
+    """
     half = both.shape[-1] // 2
     gate, up = both[..., :half], both[..., half:]
-    np.negative(gate, out=scratch)
+    if activation == "gelu":
+        np.multiply(gate, gate, out=scratch)
+        scratch *= _CUBED
+        scratch += _STRAIGHT
+        scratch *= gate
+        np.negative(scratch, out=scratch)
+    else:
+        np.negative(gate, out=scratch)
     np.exp(scratch, out=scratch)
     scratch += np.float32(1)
     np.divide(gate, scratch, out=scratch)
@@ -99,6 +119,10 @@ class TileKernels:
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         for tile in _tiles(x):
             _norm(x[tile], weight, eps, out[tile])
+
+    def add_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        for tile in _tiles(x):
+            _add_norm(x[tile], weight, eps, out[tile])
 
     def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
         for tile in _tiles(x):
@@ -118,7 +142,7 @@ class TileKernels:
     def add_linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._add_linear, x, matrix, out)
 
-    def gated(self, x: Floats, matrix: Blocked, out: Floats) -> None:
+    def gated(self, x: Floats, matrix: Gated, out: Floats) -> None:
         self._share(self._gated, x, matrix, out)
 
     def _share(self, piece: Callable[..., None], x: Floats, matrix: Blocked, out: Floats) -> None:
@@ -140,11 +164,11 @@ class TileKernels:
         out += product
 
     @staticmethod
-    def _gated(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+    def _gated(x: Floats, matrix: Gated, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
         start, end = block
         both = scratch.array("product", TILE, 2 * (end - start))
         np.matmul(x, matrix.numbers(start, end, scratch).T, out=both)
-        _gate(both, scratch.array("gate", *out.shape), out)
+        _gate(both, matrix.activation, scratch.array("gate", *out.shape), out)
 
 
 class RowKernels:
@@ -156,6 +180,10 @@ class RowKernels:
     def norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         for row in _rows(x):
             _norm(x[row], weight, eps, out[row])
+
+    def add_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        for row in _rows(x):
+            _add_norm(x[row], weight, eps, out[row])
 
     def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
         for row in _rows(x):
@@ -174,7 +202,7 @@ class RowKernels:
     def add_linear(self, x: Floats, matrix: Blocked, out: Floats) -> None:
         self._share(self._add_linear, x, matrix, out)
 
-    def gated(self, x: Floats, matrix: Blocked, out: Floats) -> None:
+    def gated(self, x: Floats, matrix: Gated, out: Floats) -> None:
         self._share(self._gated, x, matrix, out)
 
     def _share(self, piece: Callable[..., None], x: Floats, matrix: Blocked, out: Floats) -> None:
@@ -196,14 +224,14 @@ class RowKernels:
             result += product
 
     @staticmethod
-    def _gated(x: Floats, matrix: Blocked, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
+    def _gated(x: Floats, matrix: Gated, block: tuple[int, int], out: Floats, scratch: Scratch) -> None:
         start, end = block
         rows = matrix.numbers(start, end, scratch)
         both = scratch.array("row", len(rows))
         gate = scratch.array("row gate", end - start)
         for one, result in zip(x, out, strict=True):
             np.dot(rows, one, out=both)
-            _gate(both, gate, result)
+            _gate(both, matrix.activation, gate, result)
 
 
 def _tiles(x: Floats) -> Iterator[slice]:

@@ -8,7 +8,7 @@ stay as the file has them (stored.py), and these are for NumPy alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from attrs import field, frozen
@@ -25,6 +25,9 @@ _LANES: Final = 16
 
 Floats = NDArray[np.float32]
 
+Activation: TypeAlias = Literal["silu", "gelu"]
+"""What opens a gate."""
+
 Blocks: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of outputs."""
 
@@ -38,6 +41,13 @@ class Blocked(Protocol):
     def numbers(self, start: int, end: int, scratch: Scratch) -> Floats:
         """The rows for outputs start .. end - 1; of a gated matrix the gate's, then those that it lets through."""
         ...
+
+
+class Gated(Blocked, Protocol):
+    """One whose blocks have two sides."""
+
+    @property
+    def activation(self) -> Activation: ...
 
 
 class Ungated(Blocked, Protocol):
@@ -69,6 +79,7 @@ class GatedMatrix:
 
     weight: Floats = field(repr=lambda weight: f"<{weight.shape}>", eq=False)
     blocks: Blocks
+    activation: Activation
 
     def numbers(self, start: int, end: int, _scratch: Scratch) -> Floats:
         return self.weight[2 * start : 2 * end]
@@ -85,7 +96,7 @@ def load(parts: Sequence[Stored]) -> Matrix:
     return Matrix(weight, blocks_of(outputs))
 
 
-def load_gated(gate: Stored, up: Stored) -> GatedMatrix:
+def load_gated(gate: Stored, up: Stored, activation: Activation = "silu") -> GatedMatrix:
     outputs, inputs = gate.shape
     weight = aligned(2 * outputs, inputs)
     blocks = blocks_of(outputs, gated=True)
@@ -93,7 +104,7 @@ def load_gated(gate: Stored, up: Stored) -> GatedMatrix:
         middle = start + end
         expand(gate, weight[2 * start : middle], start)
         expand(up, weight[middle : 2 * end], start)
-    return GatedMatrix(weight, blocks)
+    return GatedMatrix(weight, blocks, activation)
 
 
 def blocks_of(outputs: int, *, gated: bool = False) -> Blocks:

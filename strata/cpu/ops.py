@@ -18,7 +18,7 @@ from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape
 from strata.cpu.choice import NUMPY
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
-from strata.cpu.matrix import Blocked, Ungated
+from strata.cpu.matrix import Activation, Gated, Ungated
 from strata.cpu.quantised import Stored, expand, float32_bytes
 from strata.cpu.workers import Workers, aligned
 
@@ -97,8 +97,8 @@ class CpuOps:
     def matrix(self, parts: Sequence[Stored]) -> Ungated:
         return matrix.load(parts)
 
-    def gated_matrix(self, gate: Stored, up: Stored) -> Blocked:
-        return matrix.load_gated(gate, up)
+    def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> Gated:
+        return matrix.load_gated(gate, up, activation)
 
     def vector(self, tensor: Stored) -> Floats:
         return self.vectors([tensor])
@@ -139,9 +139,11 @@ class CpuOps:
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
-    def embed(self, matrix: Ungated, tokens: NDArray[np.int64], out: Floats) -> None:
+    def embed(self, matrix: Ungated, tokens: NDArray[np.int64], scale: float, out: Floats) -> None:
         """Raises IndexError for a token that the matrix doesn't have."""
         matrix.expand(tokens, out)
+        if scale != 1:
+            out *= np.float32(scale)
 
     def attend_tiles(
         self,

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from strata.cpu import _kernels
-from strata.cpu.matrix import Blocks, blocks_of
+from strata.cpu.matrix import Activation, Blocks, blocks_of
 from strata.cpu.quantised import Stored
 from strata.cpu.workers import Scratch
 
@@ -25,6 +25,7 @@ class StoredMatrix:
     inputs: int
     gated: bool
     blocks: Blocks
+    activation: Activation
 
     def numbers(self, start: int, end: int, scratch: Scratch) -> Floats:
         """Made anew at every call, in a thread's own memory."""
@@ -39,8 +40,9 @@ class StoredMatrix:
         _kernels.expand(self.weights, rows, out)
 
 
-def load(parts: Sequence[Stored], *, gated: bool = False) -> StoredMatrix:
+def load(parts: Sequence[Stored], *, gated: bool = False, activation: Activation = "silu") -> StoredMatrix:
     """Matrices of like width, one below the other; `gated`: the gate, and what it lets through."""
-    weights = _kernels.Weights(tuple((part.kind, part.shape[0], part.shape[1], part.data) for part in parts), gated)
+    shapes = tuple((part.kind, part.shape[0], part.shape[1], part.data) for part in parts)
+    weights = _kernels.Weights(shapes, gated, activation == "gelu")
     outputs = parts[0].shape[0] if gated else sum(part.shape[0] for part in parts)
-    return StoredMatrix(weights, outputs, parts[0].shape[1], gated, blocks_of(outputs, gated=gated))
+    return StoredMatrix(weights, outputs, parts[0].shape[1], gated, blocks_of(outputs, gated=gated), activation)

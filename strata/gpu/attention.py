@@ -66,7 +66,7 @@ class Attention:
     ) -> None:
         """Rows of one sequence at positions first, first + 1, ..."""
         where = self._staging.put(tuple(pages))
-        kernel = self._device.load(table.ATTEND_CHUNK, HEAD_DIM=_head_dim(cache))
+        kernel = self._device.load(table.ATTEND_CHUNK, HEAD_DIM=str(cache.head_dim))
         grid = -(-len(queries) // QUERIES), queries.columns // cache.head_dim
         shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, sight.scale, sight.window
         rows = queries.pointer, queries.stride, cache.pointer, where, out.pointer, out.stride, len(queries), first
@@ -93,7 +93,7 @@ class Attention:
             )
         )
         heads = queries.columns // cache.head_dim
-        definitions = {"HEAD_DIM": _head_dim(cache)}
+        definitions = {"HEAD_DIM": str(cache.head_dim)}
         attend = self._device.load(table.ATTEND_SPANS, **definitions)
         join = self._device.load(table.JOIN_SPANS, **definitions)
         asked = queries.pointer, queries.stride, cache.pointer, where, width, self._parts
@@ -116,7 +116,9 @@ def goes(places: Sequence[Place], heads: int, head_dim: int) -> Iterator[slice]:
     return (slice(at, min(at + together, len(places))) for at in range(0, len(places), together))
 
 
-def _head_dim(cache: PagedCache) -> str:
-    if cache.head_dim > WIDEST_HEAD:
-        raise ModelError(f"its heads have {cache.head_dim} elements, and the GPU engine takes {WIDEST_HEAD} at most")
-    return str(cache.head_dim)
+def check_width(head_dim: int) -> None:
+    """Raises ModelError."""
+    if head_dim > WIDEST_HEAD:
+        raise ModelError(
+            f"its heads have {head_dim} elements, and the GPU engine takes {WIDEST_HEAD} at most; use the processor"
+        )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Attention, Place, Sight
+from strata.gpu.attention import Attention, Place, Sight, check_width
 from strata.gpu.cache import PagedCache, Shape
 from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
@@ -19,7 +19,7 @@ from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.products import FEW, MANY, RowwiseKernels
 from strata.gpu.staging import Staging
 from strata.gpu.table import EMBED
-from strata.gpu.weights import GatedMatrix, Matrix, Stored
+from strata.gpu.weights import Activation, GatedMatrix, Matrix, Stored
 
 RESERVE: Final = 256 << 20
 """Bytes of the card that are left alone, for what the driver itself takes as kernels are loaded."""
@@ -72,8 +72,8 @@ class GpuOps:
     def matrix(self, parts: Sequence[Stored]) -> Matrix:
         return weights.load(self._device, parts)
 
-    def gated_matrix(self, gate: Stored, up: Stored) -> GatedMatrix:
-        return weights.load_gated(self._device, gate, up)
+    def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> GatedMatrix:
+        return weights.load_gated(self._device, gate, up, activation)
 
     def vector(self, tensor: Stored) -> DeviceArray:
         return self.vectors([tensor])
@@ -105,6 +105,8 @@ class GpuOps:
         return DeviceArray(self._device.alloc(4 * rows * width), rows, width, width)
 
     def cache(self, shape: Shape) -> PagedCache:
+        """Raises ModelError for heads that are too wide: said when the engine starts, not at the first request."""
+        check_width(shape.head_dim)
         return PagedCache(self._device, shape)
 
     def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
@@ -134,14 +136,15 @@ class GpuOps:
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
-    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: DeviceArray) -> None:
+    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], scale: float, out: DeviceArray) -> None:
         """Raises IndexError for a token that the matrix doesn't have."""
         (part,) = matrix.parts
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < part.outputs:
             raise IndexError(f"a token is not below {part.outputs}")
         where = self._staging.put(tuple(tokens.tolist()))
         kernel = self._device.load(EMBED, WEIGHTS=part.kind)
-        self._device.launch(kernel, (len(tokens), 1), part.pointer, where, out.pointer, out.stride, part.columns)
+        rows = part.pointer, where, out.pointer, out.stride, part.columns
+        self._device.launch(kernel, (len(tokens), 1), *rows, scale)
 
     def attend_tiles(
         self,

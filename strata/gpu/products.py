@@ -44,10 +44,15 @@ class RowwiseKernels:
         self._form = form
 
     def norm(self, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
-        kernel = self._device.load(table.NORM)
-        self._device.launch(
-            kernel, (len(x), 1), x.pointer, x.stride, weight.pointer, out.pointer, out.stride, x.columns, eps
-        )
+        self._norm(table.NORM, x, weight, eps, out)
+
+    def add_norm(self, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
+        self._norm(table.ADD_NORM, x, weight, eps, out)
+
+    def _norm(self, kernel: table.Kernel, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
+        launcher = self._device.load(kernel)
+        rows = x.pointer, x.stride, weight.pointer, out.pointer, out.stride
+        self._device.launch(launcher, (len(x), 1), *rows, x.columns, eps)
 
     def norm_heads(self, x: DeviceArray, weight: DeviceArray, eps: float) -> None:
         head_dim = weight.columns
@@ -83,7 +88,9 @@ class RowwiseKernels:
 
     def gated(self, x: DeviceArray, matrix: GatedMatrix, out: DeviceArray) -> None:
         gate, up = matrix.gate, matrix.up
-        kernel = self._device.load(self._form.gated, WEIGHTS=gate.kind)
+        # One that needs no other text is compiled with the products.
+        opened = {} if matrix.activation == "silu" else {"GATE": matrix.activation}
+        kernel = self._device.load(self._form.gated, WEIGHTS=gate.kind, **opened)
         sizes = len(x), gate.outputs, gate.columns
         grid = self._form.grid(gate.outputs, len(x))
         self._device.launch(

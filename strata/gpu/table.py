@@ -24,6 +24,7 @@ _LINEAR: Final = "PiPPiiii"
 _GATED: Final = "PiPPPiiii"
 
 NORM: Final = Kernel("norm.cu", "rms_norm", "PiPPiif")
+ADD_NORM: Final = Kernel("norm.cu", "add_norm", "PiPPiif")
 NORM_HEADS: Final = Kernel("norm.cu", "norm_heads", "PiPif", block=32)
 ADD_VECTOR: Final = Kernel("add.cu", "add_vector", "PiPi")
 ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiii")
@@ -31,7 +32,7 @@ STORE: Final = Kernel("store.cu", "store", "PPiPPiiiiii")
 ATTEND_CHUNK: Final = Kernel("chunk.cu", "attend_chunk", "PiPPPiiiiiiifi")
 ATTEND_SPANS: Final = Kernel("decode.cu", "attend_spans", "PiPPiPiiiifi")
 JOIN_SPANS: Final = Kernel("decode.cu", "join_spans", "PPiiPii")
-EMBED: Final = Kernel("linear.cu", "embed", "PPPii")
+EMBED: Final = Kernel("linear.cu", "embed", "PPPiif")
 LINEAR_ROWS: Final = Kernel("linear.cu", "linear_rows", _LINEAR)
 ADD_LINEAR_ROWS: Final = Kernel("linear.cu", "add_linear_rows", _LINEAR)
 GATED_ROWS: Final = Kernel("linear.cu", "gated_rows", _GATED)
@@ -40,6 +41,6 @@ ADD_LINEAR_TILES: Final = Kernel("linear.cu", "add_linear_tiles", _LINEAR, block
 GATED_TILES: Final = Kernel("linear.cu", "gated_tiles", _GATED, block=256)
 
 KERNELS: Final = (
-    *(NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS, EMBED),
+    *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS, EMBED),
     *(LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import gguf
 import numpy as np
@@ -21,6 +21,10 @@ FORMATS: Final = (
 
 _WIDE: Final = 8
 """Columns that a thread reads at a time."""
+
+
+Activation: TypeAlias = Literal["silu", "gelu"]
+"""What opens a gate."""
 
 
 class Stored(Protocol):
@@ -63,17 +67,18 @@ class GatedMatrix:
 
     gate: Part
     up: Part
+    activation: Activation
 
 
 def load(device: Device, tensors: Sequence[Stored]) -> Matrix:
     return Matrix(tuple(_load(device, tensor) for tensor in tensors))
 
 
-def load_gated(device: Device, gate: Stored, up: Stored) -> GatedMatrix:
+def load_gated(device: Device, gate: Stored, up: Stored, activation: Activation) -> GatedMatrix:
     """Where the formats differ both become float32: one kernel reads both sides."""
     if gate.kind == up.kind:
-        return GatedMatrix(_load(device, gate), _load(device, up))
-    return GatedMatrix(_load_float32(device, gate), _load_float32(device, up))
+        return GatedMatrix(_load(device, gate), _load(device, up), activation)
+    return GatedMatrix(_load_float32(device, gate), _load_float32(device, up), activation)
 
 
 def float32(tensor: Stored) -> NDArray[np.float32]:

@@ -8,7 +8,6 @@ lie.  Every number is doubted: the folder comes from somebody else.  Knows the f
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,30 +17,15 @@ from attrs import frozen
 
 from strata.errors import ModelError
 from strata.models.config import KINDS, MAX_SIZE, ModelConfig
-from strata.models.families import Family, family_of_checkpoint
+from strata.models.families import family_of_checkpoint
+from strata.models.family import Family
 from strata.models.index import Index, TensorEntry
-
-CONFIG: Final = "config.json"
+from strata.models.stated import CONFIG, Stated
 
 _MAX_HEADER_BYTES: Final = 100 << 20
 """What the format's own library takes at most."""
 
 _KINDS: Final[Mapping[str, str]] = {kind: kind for kind in ("F32", "F16", "BF16") if kind in KINDS}
-
-_NAMES: Final[Mapping[str, str]] = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-"""Of a layer's parts: the checkpoint's name -> GGUF's."""
 
 _WHOLE: Final[Mapping[str, str]] = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -49,90 +33,41 @@ _WHOLE: Final[Mapping[str, str]] = {
     "lm_head.weight": "output.weight",
 }
 
-_WINDOWED, _WHOLE_PAST = "sliding_attention", "full_attention"
-"""Kinds of layers."""
-
-_SILU: Final = ("silu", "swish")
-
 
 def read_checkpoint(folder: Path) -> Index:
     """What the folder says, checked.  Raises ModelError for what is damaged, or of a kind that isn't supported."""
     stated = Stated(_read_json(folder / CONFIG))
     family = family_of_checkpoint(stated.text("model_type"))
-    _refuse_variants(stated)
-    tensors = tuple(_tensors(folder))
-    tied = stated.flag("tie_word_embeddings", False)
+    _refuse_variants(stated, family)
+    tensors = tuple(_tensors(folder, family.names))
+    tied = stated.flag("tie_word_embeddings", family.tied)
     if tied:
         # Some writers store the head all the same; it is the embedding.
         tensors = tuple(entry for entry in tensors if entry.name != "output.weight")
     chat = _read_json(folder / "tokenizer_config.json")
     tokenizer = _read_text(folder / "tokenizer.json")
-    special, byte_fallback = _spelling(tokenizer)
+    spelling = _spelling(tokenizer)
+    add_bos = chat.get("add_bos_token", spelling.begins) is True
     return Index(
         sha256="",
         size=sum((folder / name).stat().st_size for name in {entry.file for entry in tensors}),
         mtime_ns=(folder / CONFIG).stat().st_mtime_ns,
-        config=_config(stated, family, folder, tied=tied, add_bos=chat.get("add_bos_token") is True),
+        config=_config(stated, family, folder, tied=tied, add_bos=add_bos),
         tensors=tensors,
         tokenizer_json=tokenizer,
-        special=special,
-        byte_fallback=byte_fallback,
+        special=spelling.special,
+        byte_fallback=spelling.byte_fallback,
         chat_template=_chat_template(folder, chat),
         bos_text=_token_text(chat, "bos_token"),
         eos_text=_token_text(chat, "eos_token"),
     )
 
 
-@frozen
-class Stated:
-    """Typed access to a JSON object.  A missing or wrong value is a ModelError that names it."""
-
-    values: Mapping[str, Any]
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise ModelError(f"its {CONFIG} has no text for {key}; fetch it again or use another")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        return value if isinstance(value, bool) else default
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """A number of things: at least 1."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_SIZE:
-            raise ModelError(f"its {key} is {value!r:.60}, which cannot be; fetch it again or use another")
-        return value
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not (math.isfinite(value) and value > 0):
-            raise ModelError(f"its {key} is {value!r:.60}, which cannot be; fetch it again or use another")
-        return float(value)
-
-    def ids(self, key: str) -> frozenset[int]:
-        """A token, or several, or none."""
-        value = self.values.get(key)
-        several = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(one, int) and not isinstance(one, bool) for one in several):
-            raise ModelError(f"its {key} is {value!r:.60}, which names no token; fetch it again or use another")
-        return frozenset(several)
-
-    def part(self, key: str) -> Stated:
-        value = self.values.get(key)
-        return Stated(value if isinstance(value, Mapping) else {})
-
-
-def _refuse_variants(stated: Stated) -> None:
+def _refuse_variants(stated: Stated, family: Family) -> None:
     """What changes the arithmetic refuses the checkpoint rather than give wrong text."""
-    if stated.values.get("hidden_act", "silu") not in _SILU:
-        raise ModelError(f"its activation {stated.values['hidden_act']!r:.60} is not supported; use another")
+    activation = stated.values.get("hidden_activation", stated.values.get("hidden_act", family.activations[0]))
+    if activation not in family.activations:
+        raise ModelError(f"its activation {activation!r:.60} is not supported; use another")
     if stated.values.get("quantization_config") is not None:
         raise ModelError("its weights are quantised, which is supported in GGUF files only; use one of those")
 
@@ -140,15 +75,13 @@ def _refuse_variants(stated: Stated) -> None:
 def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos: bool) -> ModelConfig:
     hidden, heads = stated.size("hidden_size"), stated.size("num_attention_heads")
     head_dim = stated.size("head_dim", max(1, hidden // heads))
-    rope = Stated({**stated.values, **stated.part("rope_scaling").values, **stated.part("rope_parameters").values})
-    theta = rope.positive("rope_theta", 10_000.0)
-    context = stated.size("max_position_embeddings")
+    layers, context = stated.size("num_hidden_layers"), stated.size("max_position_embeddings")
     bos = stated.ids("bos_token_id")
-    return ModelConfig(
+    config = ModelConfig(
         architecture=family.name,
         name=folder.resolve().name,
         vocab_size=stated.size("vocab_size"),
-        layers=stated.size("num_hidden_layers"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=stated.size("num_key_value_heads", heads),
@@ -156,7 +89,7 @@ def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos
         feed_forward=stated.size("intermediate_size"),
         context=context,
         rms_eps=stated.positive("rms_norm_eps"),
-        rope_theta=theta,
+        rope=stated.and_part("rope_scaling").and_part("rope_parameters").rope(head_dim, context),
         rope_dim=head_dim,
         tied=tied,
         eos_ids=_ends(folder) or stated.ids("eos_token_id"),
@@ -165,30 +98,9 @@ def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         halves=True,
-        windows=_windows(stated, family, stated.size("num_hidden_layers")),
-        rope_factors=_rope_factors(rope, theta, head_dim),
+        windows=stated.windows(layers, in_use=family.windowed),
     )
-
-
-def _windows(stated: Stated, family: Family, layers: int) -> tuple[int, ...]:
-    """One window for those layers that the folder names, or from some layer on."""
-    if stated.values.get("sliding_window") is None or not stated.flag("use_sliding_window", family.windowed):
-        return ()
-    window, kinds = stated.size("sliding_window"), stated.values.get("layer_types")
-    if kinds is None:
-        return tuple(window if layer >= _first_windowed(stated) else 0 for layer in range(layers))
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != layers
-        or not all(kind in (_WINDOWED, _WHOLE_PAST) for kind in kinds)
-    ):
-        raise ModelError(f"its layer_types are not {_WINDOWED} or {_WHOLE_PAST} for each layer; use another")
-    return tuple(window if kind == _WINDOWED else 0 for kind in kinds)
-
-
-def _first_windowed(stated: Stated) -> int:
-    value = stated.values.get("max_window_layers", 0)
-    return 0 if value == 0 else stated.size("max_window_layers")
+    return family.from_checkpoint(stated, config)
 
 
 def _ends(folder: Path) -> frozenset[int]:
@@ -197,40 +109,12 @@ def _ends(folder: Path) -> frozenset[int]:
     return Stated(_read_json(path)).ids("eos_token_id") if path.exists() else frozenset()
 
 
-def _rope_factors(rope: Stated, theta: float, turned: int) -> tuple[float, ...]:
-    """What each pair's speed is divided by: https://huggingface.co/docs/transformers/internal/rope_utils."""
-    match rope.values.get("rope_type", rope.values.get("type", "default")):
-        case "default":
-            return ()
-        case "linear":
-            return (rope.positive("factor"),) * (turned // 2)
-        case "llama3":
-            return tuple(_llama3(rope, theta, turned))
-        case other:
-            raise ModelError(f"it uses {other!r:.60} scaled positions, which is not supported; use another")
-
-
-def _llama3(rope: Stated, theta: float, turned: int) -> Iterator[float]:
-    """Slow pairs are stretched by the factor, fast ones are not, those between in part.
-
-    https://arxiv.org/abs/2407.21783, section 3.4.3; the constants are the checkpoint's own.
-    """
-    factor, trained = rope.positive("factor"), rope.size("original_max_position_embeddings")
-    low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
-    if low >= high:
-        raise ModelError("its low_freq_factor is not below its high_freq_factor; fetch it again or use another")
-    for pair in range(turned // 2):
-        turns = trained * theta ** (-2 * pair / turned) / (2 * math.pi)
-        kept = min(1.0, max(0.0, (turns - low) / (high - low)))
-        yield 1 / (kept + (1 - kept) / factor)
-
-
 # -- weights --------------------------------------------------------------------------------------------------------
 
 
-def _tensors(folder: Path) -> Iterator[TensorEntry]:
+def _tensors(folder: Path, names: Mapping[str, str]) -> Iterator[TensorEntry]:
     for name in _weight_files(folder):
-        yield from _entries(folder, name)
+        yield from _entries(folder, name, names)
 
 
 def _weight_files(folder: Path) -> tuple[str, ...]:
@@ -245,7 +129,7 @@ def _weight_files(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _entries(folder: Path, file: str) -> Iterator[TensorEntry]:
+def _entries(folder: Path, file: str, names: Mapping[str, str]) -> Iterator[TensorEntry]:
     header, start = _header(folder / file)
     for name, entry in header.items():
         if name == "__metadata__" or name.endswith(".rotary_emb.inv_freq"):
@@ -255,7 +139,11 @@ def _entries(folder: Path, file: str) -> Iterator[TensorEntry]:
         except (KeyError, TypeError, ValueError):
             raise ModelError(f"{file} has a damaged entry for {name:.100}; fetch it again") from None
         yield TensorEntry(
-            name=_name(name), kind=_kind(kind, name), shape=_shape(shape, name), offset=start + begin, file=file
+            name=_name(name, names),
+            kind=_kind(kind, name),
+            shape=_shape(shape, name),
+            offset=start + begin,
+            file=file,
         )
         if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
             raise ModelError(f"{file} has a damaged place for {name:.100}; fetch it again")
@@ -277,14 +165,14 @@ def _header(path: Path) -> tuple[Mapping[str, Any], int]:
     return header, 8 + length
 
 
-def _name(name: str) -> str:
+def _name(name: str, names: Mapping[str, str]) -> str:
     """GGUF's name for a tensor; one that has none keeps its own, and is refused with the layout."""
     if name in _WHOLE:
         return _WHOLE[name]
     found = re.fullmatch(r"model\.layers\.(\d{1,6})\.(.+)\.(weight|bias)", name)
-    if found is None or found[2] not in _NAMES:
+    if found is None or found[2] not in names:
         return name
-    return f"blk.{int(found[1])}.{_NAMES[found[2]]}.{found[3]}"
+    return f"blk.{int(found[1])}.{names[found[2]]}.{found[3]}"
 
 
 def _kind(kind: object, name: str) -> str:
@@ -323,13 +211,29 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _spelling(tokenizer: str) -> tuple[frozenset[int], bool]:
-    """Tokens whose text is their own, and whether the others are written as SentencePiece does."""
+@frozen
+class _Spelling:
+    """What a tokenizer.json says of how tokens are written."""
+
+    special: frozenset[int]
+    """Tokens whose text is their own."""
+    byte_fallback: bool
+    """Whether the others are written as SentencePiece does; so are then those that are added and not special: runs of
+    spaces are among them."""
+    begins: bool
+    """Whether a text begins with a token that it doesn't have."""
+
+
+def _spelling(tokenizer: str) -> _Spelling:
     try:
         parts = json.loads(tokenizer)
-        added = frozenset(int(token["id"]) for token in parts.get("added_tokens") or ())
-        return added, "ByteFallback" in json.dumps(parts.get("decoder"))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        byte_fallback, added = "ByteFallback" in json.dumps(parts.get("decoder")), parts.get("added_tokens") or ()
+        own = (token for token in added if not byte_fallback or token.get("special"))
+        last = parts.get("post_processor") or {}
+        templates = (step["single"] for step in (last, *last.get("processors", ())) if "single" in step)
+        begins = any("SpecialToken" in template[0] for template in templates)
+        return _Spelling(frozenset(int(token["id"]) for token in own), byte_fallback, begins)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ModelError(f"its tokenizer.json is damaged ({error}); fetch it again") from error
 
 

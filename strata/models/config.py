@@ -38,6 +38,17 @@ MAX_SIZE: Final = 1 << 31
 """No number of rows, layers, tokens or elements of a real model is near this."""
 
 
+@frozen
+class Rope:
+    """How heads are turned by their position."""
+
+    theta: float
+    factors: tuple[float, ...] = ()
+    """What each pair's speed of rotation is divided by, one for each pair; none: by nothing."""
+    scale: float = 1.0
+    """What is turned is multiplied by it too."""
+
+
 @frozen(kw_only=True)
 class ModelConfig:
     """A model's sizes and constants, as its file states them.  Lengths in elements, `context` in tokens."""
@@ -57,7 +68,7 @@ class ModelConfig:
     context: int
     """The longest sequence that it was trained for."""
     rms_eps: float
-    rope_theta: float
+    rope: Rope
     rope_dim: int
     """How many of a head's elements are rotated."""
     tied: bool
@@ -75,8 +86,18 @@ class ModelConfig:
     """Whether the file has a head's rotated pairs as (i, i + rope_dim / 2) and not as neighbours (2i, 2i + 1)."""
     windows: tuple[int, ...] = ()
     """How many keys a row of each layer sees, its own the last of them; 0: all.  Empty: all in every layer."""
-    rope_factors: tuple[float, ...] = ()
-    """What each pair's speed of rotation is divided by, rope_dim / 2 of them; none: by nothing."""
+    local_rope: Rope | None = None
+    """Of layers with a window, where it is another."""
+    attention_scale: float | None = None
+    """What products of queries and keys are multiplied by; None: one by the root of a head's length."""
+    embedding_scale: float = 1.0
+    """What a token's row of the embedding is multiplied by."""
+    norm_plus: float = 0.0
+    """What is added to the weights of each norm as the file has them."""
+
+    def window(self, layer: int) -> int:
+        """How many keys a row of this layer sees; 0: all."""
+        return self.windows[layer] if self.windows else 0
 
 
 @frozen

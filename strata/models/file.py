@@ -17,10 +17,11 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from strata.errors import ModelError
-from strata.models.checkpoint import CONFIG, read_checkpoint
+from strata.models.checkpoint import read_checkpoint
 from strata.models.config import ModelConfig, RawTensor, stored_bytes
 from strata.models.index import Index, TensorEntry, load_index, save_index
 from strata.models.layout import refuse_misfits
+from strata.models.stated import CONFIG
 from strata.models.template import ChatTemplate
 from strata.models.tokenizer import Tokenizer
 

@@ -6,21 +6,21 @@ somebody else.  Knows the format's names (https://github.com/ggml-org/ggml/blob/
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
-from attrs import frozen
-from gguf import GGUFEndian, GGUFReader, GGUFValueType, ReaderField, ReaderTensor
+from gguf import GGUFEndian, GGUFReader, ReaderTensor
 from numpy.typing import DTypeLike, NDArray
 
 from strata.errors import ModelError
-from strata.models.config import KINDS, MAX_SIZE, ModelConfig
-from strata.models.families import Family, family_of
+from strata.models.config import KINDS, ModelConfig
+from strata.models.families import family_of
+from strata.models.family import Family
+from strata.models.gguf_fields import Fields, contents, one_line
 from strata.models.index import Index, TensorEntry, sha256_of
-from strata.models.tokenizer import Vocabulary, tokenizer_json
+from strata.models.vocabulary import SENTENCEPIECE, Vocabulary, tokenizer_json
 
 _VARIANTS: Final[Mapping[str, str]] = {
     "expert_count": "mixture of experts",
@@ -30,8 +30,6 @@ _VARIANTS: Final[Mapping[str, str]] = {
 _FACTORS: Final = "rope_freqs.weight"
 """A tensor of constants: what each pair's speed of rotation is divided by."""
 
-_T = TypeVar("_T")
-
 
 def read_gguf(path: Path) -> Index:
     """What the file says, checked; seconds for a large vocabulary.
@@ -40,7 +38,7 @@ def read_gguf(path: Path) -> Index:
     """
     stat = path.stat()
     reader = _open(path)
-    fields = _Fields(reader.fields)
+    fields = Fields(reader.fields)
     family = family_of(fields.text("general.architecture"))
     tensors = _entries([tensor for tensor in reader.tensors if tensor.name != _FACTORS])
     vocabulary = _vocabulary(fields)
@@ -48,10 +46,11 @@ def read_gguf(path: Path) -> Index:
         sha256=sha256_of(path),
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,
-        config=_config(fields, family, vocabulary, tensors, _rope_factors(fields, family, reader.tensors)),
+        config=_config(fields, family, vocabulary, tensors, _rope_factors(reader.tensors)),
         tensors=tensors,
         tokenizer_json=tokenizer_json(vocabulary),
         special=vocabulary.special,
+        byte_fallback=vocabulary.model == SENTENCEPIECE,
         chat_template=_chat_template(fields),
         bos_text=_token_text(fields, vocabulary, "bos"),
         eos_text=_token_text(fields, vocabulary, "eos"),
@@ -92,93 +91,10 @@ def _open(path: Path) -> _Reader:
     except MemoryError:
         raise
     except Exception as error:  # The library does not say what it raises for a damaged file: anything.
-        raise ModelError(f"its metadata is damaged ({_one_line(error)}); fetch it again") from error
+        raise ModelError(f"its metadata is damaged ({one_line(error)}); fetch it again") from error
     if reader.endianess != GGUFEndian.LITTLE:
         raise ModelError("it is a big-endian GGUF file, which is not supported; use a little-endian one")
     return reader
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-@frozen
-class _Fields:
-    """Typed access to the metadata.  A missing or wrong value is a ModelError that names its key."""
-
-    fields: Mapping[str, ReaderField]
-
-    def text(self, key: str) -> str:
-        return self._value(key, str)
-
-    def flag(self, key: str, default: bool) -> bool:
-        return self._value(key, bool, default)
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """A number of things: at least 1."""
-        value = self._value(key, int, default)
-        if not 0 < value < MAX_SIZE:
-            raise ModelError(f"its {key} is {value}, which cannot be; fetch it again or use another file")
-        return value
-
-    def count(self, key: str) -> int:
-        """A number of things that may be none, as where the file doesn't say."""
-        return self.size(key) if self._value(key, int, 0) else 0
-
-    def flags(self, key: str, layers: int) -> list[bool]:
-        """One for each layer: stated as such, or as n where every n-th is not meant; all where the file doesn't say."""
-        field = self.fields.get(key)
-        if field is None or field.types[0] != GGUFValueType.ARRAY:
-            every = 0 if field is None else self.count(key)
-            return [every == 0 or (layer + 1) % every != 0 for layer in range(layers)]
-        if len(stated := self.array(key, bool)) != layers:
-            raise ModelError(
-                f"its {key} has {len(stated)} flags for {layers} layers; fetch it again or use another file"
-            )
-        return stated
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self._value(key, float, default)
-        if not (math.isfinite(value) and value > 0):
-            raise ModelError(f"its {key} is {value}, which cannot be; fetch it again or use another file")
-        return value
-
-    def array(self, key: str, kind: type[_T]) -> list[_T]:
-        """Text, whole numbers or flags."""
-        value = self._value(key, list)
-        if not all(isinstance(item, kind) for item in value):
-            raise ModelError(f"its {key} has items of a wrong type; fetch it again or use another file")
-        return value
-
-    def token(self, key: str, vocab_size: int) -> int | None:
-        """A token's id, None if the file names none."""
-        if key not in self.fields:
-            return None
-        value = self._value(key, int)
-        if not 0 <= value < vocab_size:
-            raise ModelError(f"its {key} is {value}, outside the vocabulary; fetch it again or use another file")
-        return value
-
-    def _value(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
-        field = self.fields.get(key)
-        if field is None:
-            if default is not None:
-                return default
-            raise ModelError(f"it does not state {key}; fetch it again or use another file")
-        try:
-            value = _contents(field)
-        except (ValueError, IndexError, TypeError) as error:
-            raise ModelError(f"its {key} is damaged ({_one_line(error)}); fetch it again") from error
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ModelError(f"its {key} is {value!r:.60}, which is no {kind.__name__}; use another file")
-        return value
-
-
-def _contents(field: ReaderField) -> Any:
-    """As the library says; but it gives None for an empty array."""
-    if field.types[0] == GGUFValueType.ARRAY and not field.data:
-        return []
-    return field.contents()
 
 
 def _entries(tensors: list[ReaderTensor]) -> tuple[TensorEntry, ...]:
@@ -199,32 +115,27 @@ def _entry(tensor: ReaderTensor) -> TensorEntry:
     )
 
 
-def _rope_factors(fields: _Fields, family: Family, tensors: list[ReaderTensor]) -> tuple[float, ...]:
-    """How much slower than trained each pair turns: one factor for all, or a tensor with one for each."""
-    own = f"{family.name}."
-    kind = fields.text(f"{own}rope.scaling.type") if f"{own}rope.scaling.type" in fields.fields else "none"
-    if kind not in ("none", "linear"):
-        raise ModelError(f"it uses {kind} scaled positions ({own}rope.scaling.type), which is not supported")
-    factor = fields.positive(f"{own}rope.scaling.factor", fields.positive(f"{own}rope.scale_linear", 1.0))
+def _rope_factors(tensors: list[ReaderTensor]) -> tuple[float, ...]:
+    """How much slower than the others each pair turns, where a tensor says so."""
     for tensor in tensors:
         if tensor.name == _FACTORS:
             if tensor.tensor_type.name != "F32":
                 raise ModelError(f"its {_FACTORS} is of the kind {tensor.tensor_type.name}; use another file")
-            return tuple(factor * float(one) for one in tensor.data.reshape(-1))
-    return () if factor == 1 else (factor,) * (_rope_dim(fields, own) // 2)
+            return tuple(float(one) for one in tensor.data.reshape(-1))
+    return ()
 
 
-def _head_dim(fields: _Fields, own: str) -> int:
+def _head_dim(fields: Fields, own: str) -> int:
     hidden, heads = fields.size(f"{own}embedding_length"), fields.size(f"{own}attention.head_count")
     return fields.size(f"{own}attention.key_length", max(1, hidden // heads))
 
 
-def _rope_dim(fields: _Fields, own: str) -> int:
+def _rope_dim(fields: Fields, own: str) -> int:
     return fields.size(f"{own}rope.dimension_count", _head_dim(fields, own))
 
 
 def _config(
-    fields: _Fields,
+    fields: Fields,
     family: Family,
     vocabulary: Vocabulary,
     tensors: tuple[TensorEntry, ...],
@@ -239,69 +150,72 @@ def _config(
         raise ModelError("its heads do not fit each other; fetch it again or use another file")
     if rope_dim % 2 or rope_dim > head_dim:
         raise ModelError(f"its {own}rope.dimension_count is {rope_dim} of {head_dim}; use another file")
-    count = len(vocabulary.tokens)
-    ends = (fields.token(f"tokenizer.ggml.{end}_token_id", count) for end in ("eos", "eot", "eom"))
-    return ModelConfig(
+    count, layers = len(vocabulary.tokens), fields.size(f"{own}block_count")
+    context = fields.size(f"{own}context_length")
+    config = ModelConfig(
         architecture=family.name,
         name=fields.text("general.name") if "general.name" in fields.fields else "",
         vocab_size=count,
-        layers=fields.size(f"{own}block_count"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         feed_forward=fields.size(f"{own}feed_forward_length"),
-        context=fields.size(f"{own}context_length"),
+        context=context,
         rms_eps=fields.positive(f"{own}attention.layer_norm_rms_epsilon"),
-        rope_theta=fields.positive(f"{own}rope.freq_base", 10_000.0),
+        rope=fields.rope(own, rope_dim, context, rope_factors),
         rope_dim=rope_dim,
         tied=all(tensor.name != "output.weight" for tensor in tensors),
-        eos_ids=frozenset(end for end in ends if end is not None),
+        eos_ids=_ends(fields, family, vocabulary),
         bos_id=fields.token("tokenizer.ggml.bos_token_id", count),
-        add_bos=fields.flag("tokenizer.ggml.add_bos_token", False),
+        add_bos=fields.flag("tokenizer.ggml.add_bos_token", vocabulary.model == SENTENCEPIECE),
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         halves=family.halves,
-        windows=_windows(fields, own),
-        rope_factors=rope_factors,
+        windows=fields.windows(own, layers),
     )
+    return family.from_gguf(fields, config)
 
 
-def _windows(fields: _Fields, own: str) -> tuple[int, ...]:
-    """One window for all layers, or for those that the pattern names: all but every n-th, or a flag for each."""
-    window, layers = fields.count(f"{own}attention.sliding_window"), fields.size(f"{own}block_count")
-    if window == 0:
-        return ()
-    every = fields.flags(f"{own}attention.sliding_window_pattern", layers)
-    return tuple(window if windowed else 0 for windowed in every)
+def _ends(fields: Fields, family: Family, vocabulary: Vocabulary) -> frozenset[int]:
+    """What ends an answer: what the file names, and what the family ends its turns with."""
+    keys = (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
+    named = {fields.token(key, len(vocabulary.tokens)) for key in keys} - {None}
+    known = {vocabulary.tokens.index(text) for text in family.ends if text in vocabulary.tokens}
+    return frozenset(token for token in named | known if token is not None)
 
 
-def _refuse_variants(fields: _Fields, own: str) -> None:
+def _refuse_variants(fields: Fields, own: str) -> None:
     for key, what in _VARIANTS.items():
         field = fields.fields.get(own + key)
-        value = None if field is None else _contents(field)
+        value = None if field is None else contents(field)
         if value not in (None, 0, 1.0, "none"):
             raise ModelError(f"it uses {what} ({own}{key} is {value!r:.60}), which is not supported; use another file")
 
 
-def _vocabulary(fields: _Fields) -> Vocabulary:
+def _vocabulary(fields: Fields) -> Vocabulary:
+    model = fields.text("tokenizer.ggml.model")
     tokens = fields.array("tokenizer.ggml.tokens", str)
     kinds = fields.array("tokenizer.ggml.token_type", int) if "tokenizer.ggml.token_type" in fields.fields else []
+    pieces = model == SENTENCEPIECE
     return Vocabulary(
-        model=fields.text("tokenizer.ggml.model"),
-        pre=fields.text("tokenizer.ggml.pre"),
+        model=model,
+        pre="" if pieces else fields.text("tokenizer.ggml.pre"),
         tokens=tuple(tokens),
         kinds=tuple(kinds or [1] * len(tokens)),
-        merges=tuple(fields.array("tokenizer.ggml.merges", str)),
+        merges=() if pieces else tuple(fields.array("tokenizer.ggml.merges", str)),
+        scores=tuple(fields.array("tokenizer.ggml.scores", float)) if pieces else (),
+        space_prefix=fields.flag("tokenizer.ggml.add_space_prefix", pieces),
     )
 
 
-def _chat_template(fields: _Fields) -> str:
+def _chat_template(fields: Fields) -> str:
     if "tokenizer.chat_template" not in fields.fields:
         raise ModelError("it has no chat template (tokenizer.chat_template); use a model that was made for chat")
     return fields.text("tokenizer.chat_template")
 
 
-def _token_text(fields: _Fields, vocabulary: Vocabulary, name: str) -> str:
+def _token_text(fields: Fields, vocabulary: Vocabulary, name: str) -> str:
     token = fields.token(f"tokenizer.ggml.{name}_token_id", len(vocabulary.tokens))
     return "" if token is None else vocabulary.tokens[token]

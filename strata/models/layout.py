@@ -7,10 +7,10 @@ Knows sizes only: no bytes, no arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from strata.errors import ModelError
-from strata.models.config import MAX_SIZE, ModelConfig
+from strata.models.config import MAX_SIZE, ModelConfig, Rope
 from strata.models.families import family_of
 
 Shape = tuple[int, ...]
@@ -40,16 +40,14 @@ def _refuse_nonsense(config: ModelConfig) -> None:
     sizes = (config.vocab_size, config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim)
     if not all(0 < size < MAX_SIZE for size in (*sizes, config.feed_forward, config.context, config.rope_dim)):
         raise ModelError("it states a size that cannot be; fetch it again or use another file")
-    if not all(math.isfinite(number) and number > 0 for number in (config.rms_eps, config.rope_theta)):
+    if not all(math.isfinite(number) and number > 0 for number in _constants(config)):
         raise ModelError("it states a constant that cannot be; fetch it again or use another file")
     if config.heads % config.kv_heads:
         raise ModelError("its heads do not fit each other; fetch it again or use another file")
     if config.rope_dim % 2 or config.rope_dim > config.head_dim:
         raise ModelError(f"it rotates {config.rope_dim} of {config.head_dim} elements; use another file")
-    if len(config.rope_factors) not in (0, config.rope_dim // 2):
+    if not all(len(rope.factors) in (0, config.rope_dim // 2) for rope in _ropes(config)):
         raise ModelError("it has not one factor of rotation for each pair; fetch it again or use another file")
-    if not all(math.isfinite(factor) and factor > 0 for factor in config.rope_factors):
-        raise ModelError("it states a factor of rotation that cannot be; fetch it again or use another file")
     if len(config.windows) not in (0, config.layers) or not all(0 <= window < MAX_SIZE for window in config.windows):
         raise ModelError("it has not one window of keys for each layer; fetch it again or use another file")
     ids = config.eos_ids if config.bos_id is None else config.eos_ids | {config.bos_id}
@@ -57,33 +55,24 @@ def _refuse_nonsense(config: ModelConfig) -> None:
         raise ModelError("it names a token outside the vocabulary; fetch it again or use another file")
 
 
+def _ropes(config: ModelConfig) -> tuple[Rope, ...]:
+    return (config.rope,) if config.local_rope is None else (config.rope, config.local_rope)
+
+
+def _constants(config: ModelConfig) -> Iterator[float]:
+    yield from (config.rms_eps, config.embedding_scale)
+    yield from () if config.attention_scale is None else (config.attention_scale,)
+    for rope in _ropes(config):
+        yield from (rope.theta, rope.scale, *rope.factors)
+
+
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Name -> shape (rows first) of every tensor of such a model, in the order in which a forward pass meets them."""
-    family_of(config.architecture)
+    layer_shapes = family_of(config.architecture).block.shapes(config)
     shapes: dict[str, Shape] = {"token_embd.weight": (config.vocab_size, config.hidden)}
     for layer in range(config.layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _layer(config).items()}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in layer_shapes.items()}
     shapes["output_norm.weight"] = (config.hidden,)
     if not config.tied:
         shapes["output.weight"] = (config.vocab_size, config.hidden)
-    return shapes
-
-
-def _layer(config: ModelConfig) -> dict[str, Shape]:
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    shapes: dict[str, Shape] = {
-        "attn_norm.weight": (config.hidden,),
-        "attn_q.weight": (queries, config.hidden),
-        "attn_k.weight": (keys, config.hidden),
-        "attn_v.weight": (keys, config.hidden),
-        "attn_output.weight": (config.hidden, queries),
-        "ffn_norm.weight": (config.hidden,),
-        "ffn_gate.weight": (config.feed_forward, config.hidden),
-        "ffn_up.weight": (config.feed_forward, config.hidden),
-        "ffn_down.weight": (config.hidden, config.feed_forward),
-    }
-    if config.qkv_bias:
-        shapes |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
-    if config.qk_norm:
-        shapes |= {"attn_q_norm.weight": (config.head_dim,), "attn_k_norm.weight": (config.head_dim,)}
     return shapes

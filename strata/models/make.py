@@ -1,12 +1,12 @@
-"""From an opened file to a model that computes: which class runs which architecture.  Knows no arithmetic."""
+"""From an opened file to a model that computes.  Knows no arithmetic."""
 
 from __future__ import annotations
 
 from strata.errors import ModelError
 from strata.models.architecture import Model
+from strata.models.decoder import Decoder
 from strata.models.families import family_of
 from strata.models.file import ModelFile
-from strata.models.llama import LlamaModel
 from strata.models.ops import Ops
 
 
@@ -27,4 +27,4 @@ def make_model(file: ModelFile, ops: Ops, *, available: int | None = None) -> Mo
 
 def _load(file: ModelFile, ops: Ops, available: int | None) -> Model:
     family_of(file.architecture)
-    return LlamaModel(file.config, file.tensors, ops, available=available)
+    return Decoder(file.config, file.tensors, ops, available=available)

@@ -12,7 +12,7 @@ come alone can't use the same kernel and still have bits of their own: `tiles` w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -22,6 +22,9 @@ from strata.models.config import RawTensor
 
 Array: TypeAlias = Any
 """Rows of float32 on the device."""
+
+Activation: TypeAlias = Literal["silu", "gelu"]
+"""What opens a gate: x / (1 + e^-x), or GELU by its approximation with a tangent (https://arxiv.org/abs/1606.08415)."""
 
 Matrix: TypeAlias = Any
 """Weights on the device, (rows, columns): maps `columns` inputs to `rows` outputs."""
@@ -65,6 +68,10 @@ class Kernels(Protocol):
         """out = x / sqrt(mean(x^2) + eps) * weight, over each row (https://arxiv.org/abs/1910.07467)."""
         ...
 
+    def add_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
+        """out += what `norm` makes of x, which may be overwritten."""
+        ...
+
     def norm_heads(self, x: Array, weight: Array, eps: float) -> None:
         """`norm` of each head of each row, in place; a head is as long as the weight."""
         ...
@@ -82,7 +89,7 @@ class Kernels(Protocol):
         ...
 
     def gated(self, x: Array, matrix: Matrix, out: Array) -> None:
-        """out = silu(x @ gate.T) * (x @ up.T); the matrix was made by `gated_matrix`."""
+        """out = activation(x @ gate.T) * (x @ up.T); the matrix was made by `gated_matrix`."""
         ...
 
 
@@ -111,7 +118,7 @@ class Ops(Protocol):
         """Load matrices of like width, one below the other."""
         ...
 
-    def gated_matrix(self, gate: RawTensor, up: RawTensor) -> Matrix: ...
+    def gated_matrix(self, gate: RawTensor, up: RawTensor, activation: Activation) -> Matrix: ...
 
     def vector(self, tensor: RawTensor) -> Array: ...
 
@@ -155,8 +162,8 @@ class Ops(Protocol):
         """Copy a slot of the arena to a page.  Done when it returns."""
         ...
 
-    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], out: Array) -> None:
-        """out = the matrix's rows that `tokens` name."""
+    def embed(self, matrix: Matrix, tokens: NDArray[np.int64], scale: float, out: Array) -> None:
+        """out = the matrix's rows that `tokens` name, times `scale`."""
         ...
 
     def attend_tiles(

@@ -1,112 +1,19 @@
-"""Text to tokens and back, by the file's own vocabulary and merges.
+"""Text to tokens and back.
 
-The `tokenizers` library does the work; this room says how a GGUF file's tables make one, and what the exact bytes of a
-token are.  Knows how vocabularies spell bytes; nothing of chats, templates or models.
+The `tokenizers` library does the work; this room says what the exact bytes of a token are.  Knows how vocabularies
+spell bytes; nothing of where they come from (vocabulary.py), chats, templates or models.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
 import tokenizers
-from attrs import field, frozen
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from strata.errors import InvalidRequest, ModelError
-
-# Kinds of token in `tokenizer.ggml.token_type` (the format's own numbers).
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
-
-_WORDS: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""What Llama 3 and Qwen take for a word; they differ in how many digits make one."""
-
-
-def _words(digits: str) -> pre_tokenizers.PreTokenizer:
-    pattern = tokenizers.Regex(_WORDS.replace("DIGITS", digits))
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(pattern, behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-
-
-_PRE_TOKENIZERS: Final[Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]]] = {
-    "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
-    # Every digit is a word of its own, and a space before it too.
-    "smollm": lambda: pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    ),
-    "llama-bpe": lambda: _words("{1,3}"),
-    "qwen2": lambda: _words(""),
-}
-"""How text is cut into words before the merges, by the name in `tokenizer.ggml.pre`."""
-
-
-_COMPOSED: Final = frozenset({"qwen2"})
-"""Those that see accents as one with their letters, wherever that can be written."""
-
-
-@frozen
-class Vocabulary:
-    """The tables of a GGUF file that make its tokenizer, as they stand there."""
-
-    model: str
-    """`tokenizer.ggml.model`; `gpt2` is byte-level BPE."""
-    pre: str
-    tokens: tuple[str, ...] = field(repr=False)
-    kinds: tuple[int, ...] = field(repr=False)
-    merges: tuple[str, ...] = field(repr=False)
-
-    @property
-    def special(self) -> frozenset[int]:
-        """Tokens that are never made by merges: their text is their own and no stand-in for bytes."""
-        return frozenset(n for n, kind in enumerate(self.kinds) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED))
-
-
-def tokenizer_json(vocabulary: Vocabulary) -> str:
-    """The vocabulary as a `tokenizer.json`.  Raises ModelError for a kind of tokenizer that isn't supported."""
-    _refuse_unknown(vocabulary)
-    ids = {token: n for n, token in enumerate(vocabulary.tokens)}
-    if len(ids) != len(vocabulary.tokens):
-        raise ModelError("its vocabulary has the same token twice; fetch it again or use another file")
-    try:
-        built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[_halves(merge) for merge in vocabulary.merges]))
-    except Exception as error:  # The library raises plain Exception.
-        raise ModelError(f"its merges do not fit its vocabulary ({error}); fetch it again") from error
-    if vocabulary.pre in _COMPOSED:
-        built.normalizer = normalizers.NFC()
-    built.pre_tokenizer = _PRE_TOKENIZERS[vocabulary.pre]()
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens(_added(vocabulary, _CONTROL, _UNKNOWN))
-    built.add_tokens(_added(vocabulary, _USER_DEFINED))
-    return built.to_str()
-
-
-def _refuse_unknown(vocabulary: Vocabulary) -> None:
-    if vocabulary.model != "gpt2":
-        raise ModelError(f"the tokenizer {vocabulary.model!r} (tokenizer.ggml.model) is not supported; gpt2 is")
-    if vocabulary.pre not in _PRE_TOKENIZERS:
-        known = ", ".join(_PRE_TOKENIZERS)
-        raise ModelError(f"the pre-tokenizer {vocabulary.pre!r} (tokenizer.ggml.pre) is not supported; {known} are")
-    if len(vocabulary.kinds) != len(vocabulary.tokens):
-        raise ModelError("its vocabulary has not as many kinds as tokens; fetch it again or use another file")
-
-
-def _halves(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
-
-
-def _added(vocabulary: Vocabulary, *kinds: int) -> list[AddedToken]:
-    chosen = (token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind in kinds)
-    return [AddedToken(token, special=_CONTROL in kinds, normalized=False) for token in chosen]
 
 
 class Tokenizer:

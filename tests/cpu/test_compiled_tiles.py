@@ -13,10 +13,14 @@ import pytest
 from compiled_cases import kernels, pool, using, weight
 from quantised_cases import KINDS, random_rows
 
+from strata.cpu import matrix
 from strata.cpu.attention import Stored, attend_tiles
 from strata.cpu.cache import PagedCache
-from strata.cpu.kernels import TILE, TileKernels, rotation_table
+from strata.cpu.compiled import CompiledRows
+from strata.cpu.compiled_tiles import CompiledTiles
+from strata.cpu.kernels import TILE, RowKernels, TileKernels, rotation_table
 from strata.cpu.workers import Workers
+from strata.models.config import RawTensor
 from strata.models.ops import CacheShape, Sight
 
 EPS = 1e-5
@@ -110,6 +114,32 @@ def test_a_gate_is_the_silu_of_one_product_times_another() -> None:
         kernels.product_tiles(one, kernels.Weights((gate, up), True), x, out, False)
     closed = x.astype(np.float64) @ gate_numbers.T
     np.testing.assert_allclose(out, closed / (1 + np.exp(-closed)) * (x @ up_numbers.T), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_each_set")
+def test_a_gate_may_be_the_gelu_of_one_product() -> None:
+    """As of the plain kernels, of rows that are read together and of those that come alone."""
+    parts = [weight("Q4_1", 77, 576, seed)[0] for seed in (1, 2)]
+    plain = matrix.load_gated(*(RawTensor("w", kind, (rows, width), data) for kind, rows, width, data in parts), "gelu")
+    x, expected = random_rows(TILE, 576) * np.float32(4), np.empty((TILE, 77), np.float32)
+    TileKernels(Workers(1)).gated(x, plain, expected)
+    with pool(1) as one:
+        for product, rows in ((kernels.product_tiles, TILE), (kernels.product, 5)):
+            out = np.full((rows, 77), np.nan, np.float32)
+            product(one, kernels.Weights(tuple(parts), True, True), x[:rows], out, False)
+            np.testing.assert_allclose(out, expected[:rows], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_each_set")
+def test_what_is_normed_is_added_to_the_rows_as_the_plain_kernels_do() -> None:
+    """In place first, by the same kernels as other norms."""
+    scale = random_rows(1, 45)[0]
+    with pool(2) as two:
+        for kind, plain in ((CompiledTiles, TileKernels), (CompiledRows, RowKernels)):
+            x, out, expected = random_rows(TILE, 45), random_rows(TILE, 45, 2), random_rows(TILE, 45, 2)
+            plain(Workers(1)).add_norm(x, scale, EPS, expected)
+            kind(Workers(1), two).add_norm(x, scale, EPS, out)
+            np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("_each_set")

@@ -6,6 +6,7 @@ The neighbours here are NaN, so a result that took anything from them would show
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -68,6 +69,28 @@ def gated(inputs: int, outputs: int) -> Operation:
     return run
 
 
+def gated_by_gelu(inputs: int, outputs: int) -> Operation:
+    weight = matrix.load_gated(stored(outputs, inputs, 1), stored(outputs, inputs, 2), "gelu")
+
+    def run(kernels: TileKernels | RowKernels, x: np.ndarray) -> np.ndarray:
+        out = np.full((len(x), outputs), np.nan, np.float32)
+        kernels.gated(x, weight, out)
+        return out
+
+    return run
+
+
+def add_norm(inputs: int, _outputs: int) -> Operation:
+    weight = random_rows(1, inputs, 3)[0]
+
+    def run(kernels: TileKernels | RowKernels, x: np.ndarray) -> np.ndarray:
+        out = np.ones_like(x)
+        kernels.add_norm(x.copy(), weight, EPS, out)
+        return out
+
+    return run
+
+
 def norm(inputs: int, _outputs: int) -> Operation:
     weight = random_rows(1, inputs, 3)[0]
 
@@ -84,6 +107,8 @@ CASES = [
     *((add_linear, size) for size in ((1536, 576), (576, 576), (48, 40))),
     *((gated, size) for size in ((576, 480), (48, 40))),
     *((norm, size) for size in ((576, 0), (48, 0))),
+    (add_norm, (48, 0)),
+    (gated_by_gelu, (48, 40)),
 ]
 """Inputs and outputs: those of SmolLM2, and small ones for which BLAS has other kernels."""
 
@@ -166,11 +191,22 @@ def test_rotation_turns_each_pair_by_its_position_and_leaves_the_rest(workers: W
         assert (row[4], row[5]) == (was[4], was[5])
 
 
-def test_a_gate_that_overflows_is_closed(workers: Workers) -> None:
+def test_gelu_opens_a_gate_by_its_approximation_with_a_tangent(workers: Workers) -> None:
+    x = np.linspace(-6, 6, TILE, dtype=np.float32).reshape(-1, 1)
+    one = RawTensor("w", "F32", (1, 1), np.ones(1, np.float32).view(np.uint8))
+    exact = x * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+    for kernels in (TileKernels(workers), RowKernels(workers)):
+        out = np.empty_like(x)
+        kernels.gated(x, matrix.load_gated(one, one, "gelu"), out)
+        np.testing.assert_allclose(out, exact, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_gate_that_overflows_is_closed(workers: Workers, activation: Literal["silu", "gelu"]) -> None:
     """silu(-x) is -x / (1 + e^x): for a large x the denominator is infinite."""
     gate, up = np.full((16, 16), -100, np.float32), np.ones((16, 16), np.float32)
     tensors = [RawTensor("w", "F32", (16, 16), weight.reshape(-1).view(np.uint8)) for weight in (gate, up)]
-    weight = matrix.load_gated(*tensors)
+    weight = matrix.load_gated(*tensors, activation)
     for kernels, rows in ((TileKernels(workers), TILE), (RowKernels(workers), 3)):
         out = np.full((rows, 16), np.nan, np.float32)
         kernels.gated(np.ones((rows, 16), np.float32), weight, out)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from strata.errors import DeviceFault
 from strata.models.architecture import DecodeRow, Logits, SequenceView
-from strata.models.config import ModelConfig
+from strata.models.config import ModelConfig, Rope
 
 LAYERS = 3
 VOCAB = 64
@@ -59,7 +59,7 @@ class ToyModel:
             feed_forward=1,
             context=context,
             rms_eps=1e-5,
-            rope_theta=1e4,
+            rope=Rope(1e4),
             rope_dim=1,
             tied=True,
             eos_ids=frozenset({END}),

@@ -19,13 +19,17 @@ HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128")
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:
     nvrtc, texts = Nvrtc(next(wheels())), sources()
-    variants = {"linear.cu": [f"-DWEIGHTS={kind}" for kind in formats], "chunk.cu": HEADS[1:], "decode.cu": HEADS}
+    variants = {
+        "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
+        "chunk.cu": HEADS[1:],
+        "decode.cu": HEADS,
+    }
     headers = {path.name: path.read_text() for path in texts.glob("*.cuh")}
     spilling = 0
     for arch in archs:
         for path in sorted(texts.glob("*.cu")):
             for variant in variants.get(path.name, ["-DNOTHING"]):
-                options = ["--ptxas-options=-v", variant]
+                options = ["--ptxas-options=-v", *variant.split()]
                 _, log = nvrtc.compile(path.read_text(), path.name, arch, headers=headers, options=options)
                 kernels = [line for line in log.splitlines() if "spill" in line]
                 spilled = [line for line in kernels if " 0 bytes spill stores, 0 bytes spill loads" not in line]

@@ -68,11 +68,13 @@ def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
 
 
 def products(ops: GpuOps, kind: str) -> None:
-    matrix, gated = ops.matrix([tensor(70, 96, kind)]), ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1))
+    matrix = ops.matrix([tensor(70, 96, kind)])
+    gated = ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1), "gelu")
     x, out = ops.stored(rows(9, 96)), ops.empty(9, 70)
-    ops.embed(matrix, np.array([69, 0]), ops.empty(2, 96))
+    ops.embed(matrix, np.array([69, 0]), 2.0, ops.empty(2, 96))
     for kernels in (ops.rows, ops.tiles):
         kernels.norm(x, ops.stored(rows(1, 96)), 1e-5, x)
+        kernels.add_norm(x, ops.stored(rows(1, 96)), 1e-5, ops.stored(rows(9, 96)))
         kernels.linear(x, matrix, out)
         kernels.add_linear(x, matrix, out)
         kernels.gated(x, gated, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,9 +29,12 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json"
 MakeDevice = Callable[..., Device]
 
 
-@pytest.fixture(scope="module", params=["F32", "Q4_1", "Q8_0"])
+@pytest.fixture(scope="module", params=["F32", "Q4_1", "Q8_0", "gemma3"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", kind=request.param)
+    folder = tmp_path_factory.mktemp("models")
+    if request.param == "gemma3":
+        return Path(shutil.copy(Path(__file__).parents[1] / "data" / "checkpoints" / "gemma3.gguf", folder))
+    return write_tiny_model(folder / "tiny.gguf", kind=request.param)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import gguf
 import numpy as np
@@ -32,7 +33,7 @@ def width_of(kind: str) -> int:
 def test_the_rows_of_a_quantised_matrix_are_the_numbers_of_its_format(card: GpuOps, kind: str) -> None:
     weight = RawTensor("w", kind, (9, width_of(kind)), random_blocks(9, width_of(kind), kind))
     out = card.empty(9, width_of(kind))
-    card.embed(card.matrix([weight]), np.array([8, 0, 3, 3, 7, 1, 2, 4, 5]), out)
+    card.embed(card.matrix([weight]), np.array([8, 0, 3, 3, 7, 1, 2, 4, 5]), 1.0, out)
     wanted = float32(weight)[[8, 0, 3, 3, 7, 1, 2, 4, 5]]
     # A product and a sum may be rounded once instead of twice.
     np.testing.assert_allclose(card.numbers(out), wanted, rtol=2e-7, atol=2e-7 * np.abs(wanted).max())
@@ -44,7 +45,7 @@ def test_every_number_of_sixteen_bits_is_read_exactly(card: GpuOps, kind: str) -
     bits = np.arange(65536, dtype=np.uint16)
     weight = RawTensor("w", kind, (64, 1024), bits.view(np.uint8))
     out = card.empty(64, 1024)
-    card.embed(card.matrix([weight]), np.arange(64), out)
+    card.embed(card.matrix([weight]), np.arange(64), 1.0, out)
     np.testing.assert_array_equal(card.numbers(out), float32(weight))
 
 
@@ -52,7 +53,7 @@ def test_a_token_that_there_is_not_is_refused(card: GpuOps) -> None:
     matrix = card.matrix([tensor(5, 32)])
     for token in (5, -1):
         with pytest.raises(IndexError, match="not below 5"):
-            card.embed(matrix, np.array([0, token]), card.empty(2, 32))
+            card.embed(matrix, np.array([0, token]), 1.0, card.empty(2, 32))
 
 
 def test_a_format_or_a_width_that_no_kernel_has_is_refused_by_name(card: GpuOps) -> None:
@@ -93,20 +94,26 @@ def test_a_product_with_each_format_is_exact_up_to_rounding(card: GpuOps, form: 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("gate", "up"), [("F32", "F32"), ("Q4_0", "Q4_0"), ("Q8_0", "F16")])
-def test_a_gate_is_exact_up_to_rounding(card: GpuOps, form: str, gate: str, up: str) -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_gate_is_exact_up_to_rounding(
+    card: GpuOps, form: str, gate: str, up: str, activation: Literal["silu", "gelu"]
+) -> None:
     x = rows(65, 96, 1)
     sides = tensor(70, 96, gate, 2), tensor(70, 96, up, 3)
     out = card.empty(65, 70)
-    getattr(card, form).gated(card.stored(x), card.gated_matrix(*sides), out)
+    getattr(card, form).gated(card.stored(x), card.gated_matrix(*sides, activation), out)
     left, right = (exact_product(x, float32(side))[0] for side in sides)
-    np.testing.assert_allclose(card.numbers(out), left / (1 + np.exp(-left)) * right, rtol=1e-4, atol=1e-3)
+    under = left if activation == "silu" else 2 * np.sqrt(2 / np.pi) * (left + 0.044715 * left**3)
+    with np.errstate(over="ignore"):
+        exact = left / (1 + np.exp(-under)) * right
+    np.testing.assert_allclose(card.numbers(out), exact, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_gate_that_overflows_is_closed(card: GpuOps, form: str) -> None:
     full = RawTensor("w", "F32", (16, 16), np.full((16, 16), -100, np.float32).reshape(-1).view(np.uint8))
     out = card.empty(3, 16)
-    getattr(card, form).gated(card.stored(np.ones((3, 16), np.float32)), card.gated_matrix(full, full), out)
+    getattr(card, form).gated(card.stored(np.ones((3, 16), np.float32)), card.gated_matrix(full, full, "silu"), out)
     assert not card.numbers(out).any()
 
 
@@ -123,6 +130,15 @@ def test_a_norm_is_exact_up_to_rounding(card: GpuOps, magnitude: str, count: int
     wide = x.astype(np.float64)
     exact = wide / np.sqrt((wide**2).mean(1, keepdims=True) + EPS) * float32(weight)
     np.testing.assert_allclose(card.numbers(out), exact, rtol=2e-5, atol=1e-44)
+
+
+def test_what_is_normed_is_added_to_each_row(card: GpuOps) -> None:
+    x, before, weight = rows(3, 200, 1), rows(3, 200, 2), tensor(1, 200, seed=3)
+    vector, out = RawTensor("w", "F32", (200,), weight.data), card.stored(before)
+    card.tiles.add_norm(card.stored(x), card.vector(vector), EPS, out)
+    wide = x.astype(np.float64)
+    exact = before + wide / np.sqrt((wide**2).mean(1, keepdims=True) + EPS) * float32(weight)
+    np.testing.assert_allclose(card.numbers(out), exact, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 100])
@@ -276,9 +292,8 @@ def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
 
 
 def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
-    cache = card.cache(CacheShape(1, 1, 16, 1, 136))
     with pytest.raises(ModelError, match="136 elements"):
-        card.attention.chunk(card.empty(1, 136), cache, Sight(0, None, 1.0), [0], 0, card.empty(1, 136))
+        card.cache(CacheShape(1, 1, 16, 1, 136))
 
 
 def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes() -> None:
@@ -325,7 +340,7 @@ COUNTS = (1, 2, 7, 8, 9, 17, 64, 65, 70)
 def test_a_row_of_a_product_has_the_same_bits_at_every_count_of_rows(card: GpuOps, form: str, kind: str) -> None:
     columns = width_of(kind)
     x, weight = card.stored(rows(70, columns)), tensor(66, columns, kind, 1)
-    matrix, gated = card.matrix([weight]), card.gated_matrix(weight, tensor(66, columns, kind, 2))
+    matrix, gated = card.matrix([weight]), card.gated_matrix(weight, tensor(66, columns, kind, 2), "silu")
     kernels, out = getattr(card, form), card.empty(70, 66)
     for run in (lambda a, b: kernels.linear(a, matrix, b), lambda a, b: kernels.gated(a, gated, b)):
         run(x, out)

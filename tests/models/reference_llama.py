@@ -50,7 +50,7 @@ def _attention(config: ModelConfig, weights: Mapping[str, np.ndarray], prefix: s
 def _rotated(config: ModelConfig, x: np.ndarray) -> np.ndarray:
     out = x.copy()
     for pair in range(config.rope_dim // 2):
-        angles = np.arange(len(x))[:, None] * config.rope_theta ** (-2 * pair / config.rope_dim)
+        angles = np.arange(len(x))[:, None] * config.rope.theta ** (-2 * pair / config.rope_dim)
         left, right = x[..., 2 * pair], x[..., 2 * pair + 1]
         out[..., 2 * pair] = left * np.cos(angles) - right * np.sin(angles)
         out[..., 2 * pair + 1] = left * np.sin(angles) + right * np.cos(angles)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,16 @@ from strata.cpu.quantised import expand
 from strata.errors import ModelError
 from strata.messages import ChatMessage
 from strata.models.architecture import Model
-from strata.models.config import ModelConfig, RawTensor
+from strata.models.config import ModelConfig, RawTensor, Rope
 from strata.models.file import ModelFile, open_model
+from strata.models.gemma3 import GEMMA3
+from strata.models.gguf_fields import Fields
 from strata.models.halves import as_pairs
 from strata.models.make import make_model
 
 FOLDER = Path(__file__).parents[1] / "data" / "checkpoints"
-NAMES = ("llama", "llama3", "mistral", "qwen2", "qwen2-windows", "qwen3")
+NAMES = ("llama", "llama3", "mistral", "qwen2", "qwen2-windows", "qwen3", "yarn")
+WITH_GEMMA = (*NAMES, "gemma3")
 
 
 def said(name: str) -> dict[str, Any]:
@@ -51,6 +55,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=WITH_GEMMA)
+def any_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     return shutil.copytree(FOLDER / "qwen2", tmp_path / "qwen2")
@@ -64,10 +73,10 @@ def logits_agree(model: Model, name: str) -> None:
         np.testing.assert_allclose(got, np.array(logits), atol=1e-4, rtol=0)
 
 
-def test_the_logits_of_a_checkpoint_are_those_of_transformers(name: str) -> None:
-    model = loaded(open_model(FOLDER / name))
+def test_the_logits_of_a_checkpoint_are_those_of_transformers(any_name: str) -> None:
+    model = loaded(open_model(FOLDER / any_name))
     try:
-        logits_agree(model, name)
+        logits_agree(model, any_name)
     finally:
         model.close()
 
@@ -93,9 +102,9 @@ def test_a_window_is_for_the_layers_that_the_family_says(copy: Path, values: dic
     assert open_model(copy).config.windows == windows
 
 
-def test_decoding_a_checkpoint_gives_the_logits_that_reading_it_gives(name: str) -> None:
-    model = loaded(open_model(FOLDER / name))
-    expected = said(name)
+def test_decoding_a_checkpoint_gives_the_logits_that_reading_it_gives(any_name: str) -> None:
+    model = loaded(open_model(FOLDER / any_name))
+    expected = said(any_name)
     try:
         reader = Reader(model, list(range(8)))
         reader.read(expected["tokens"][:60])
@@ -106,21 +115,44 @@ def test_decoding_a_checkpoint_gives_the_logits_that_reading_it_gives(name: str)
         model.close()
 
 
-def test_the_same_weights_as_a_gguf_file_give_the_same_logits(name: str, tmp_path: Path) -> None:
-    path = as_gguf(open_model(FOLDER / name), tmp_path / f"{name}.gguf")
-    model = loaded(open_model(path))
+def test_the_same_weights_as_a_gguf_file_give_the_same_logits(any_name: str, tmp_path: Path) -> None:
+    model = loaded(open_model(gguf_of(any_name, tmp_path)))
     try:
-        logits_agree(model, name)
+        logits_agree(model, any_name)
     finally:
         model.close()
 
 
 @pytest.mark.parametrize("kind", ["gguf", "checkpoint"])
-def test_texts_have_the_tokens_that_transformers_gives_them(name: str, kind: str, tmp_path: Path) -> None:
-    folder = open_model(FOLDER / name)
-    file = folder if kind == "checkpoint" else open_model(as_gguf(folder, tmp_path / f"{name}.gguf"))
-    for one in said(name)["texts"]:
-        assert file.tokenizer.encode(one["text"]) == one["ids"]
+def test_texts_have_the_tokens_that_transformers_gives_them(any_name: str, kind: str, tmp_path: Path) -> None:
+    tokenizer = open_model(FOLDER / any_name if kind == "checkpoint" else gguf_of(any_name, tmp_path)).tokenizer
+    for one in said(any_name)["texts"]:
+        assert tokenizer.encode(one["text"]) == [*said(any_name).get("begins", ()), *one["ids"]]
+        assert b"".join(map(tokenizer.token_bytes, one["ids"])) == composed(any_name, one["text"]).encode()
+
+
+@pytest.mark.parametrize("kind", ["gguf", "checkpoint"])
+def test_gemma_says_what_it_is(kind: str, tmp_path: Path) -> None:
+    """And its turns, its spaces and its ends are those of its own tokenizer."""
+    file = open_model(FOLDER / "gemma3" if kind == "checkpoint" else gguf_of("gemma3", tmp_path))
+    config, tokenizer = file.config, file.tokenizer
+    assert config.windows == (24, 24, 24, 24, 24, 0, 24)
+    assert (config.rope, config.local_rope) == (Rope(1e6, (8.0,) * 8), Rope(1e4))
+    assert (config.attention_scale, config.embedding_scale, config.tied) == (16**-0.5, 32**0.5, True)
+    assert (config.bos_id, config.add_bos, config.eos_ids, tokenizer.vocab_size) == (2, True, {1, 6}, 420)
+    chat = [ChatMessage("user", " hi "), ChatMessage("assistant", "yes")]
+    rendered = file.template.render(chat)
+    assert rendered == said("gemma3")["chat"]
+    assert tokenizer.encode(rendered).count(2) == 1
+    assert tokenizer.hidden_ids >= {0, 1, 2, 4, 5, 6}
+    assert tokenizer.token_bytes(tokenizer.encode("    x")[1]) == b"    "
+
+
+def test_the_largest_gemma_scales_its_queries_by_another_width_than_a_heads(tmp_path: Path) -> None:
+    """Which its GGUF file doesn't say: it has as many layers as no other."""
+    for layers, width in ((61, 16), (62, 32 / 4)):
+        config = attrs.evolve(open_model(FOLDER / "gemma3").config, layers=layers)
+        assert GEMMA3.from_gguf(Fields({}), config).attention_scale == width**-0.5
 
 
 def test_a_checkpoint_says_what_it_is(name: str) -> None:
@@ -183,7 +215,10 @@ def cut(folder: Path) -> None:
         (states(use_sliding_window=True, sliding_window=64, layer_types=["full_attention", {}]), "its layer_types"),
         (states(use_sliding_window=True, sliding_window=64, layer_types=None, max_window_layers="a"), "max_window"),
         (states(quantization_config={}), "weights are quantised"),
-        (states(rope_parameters={"rope_type": "yarn", "factor": 4.0}), "'yarn' scaled positions"),
+        (states(rope_parameters={"rope_type": "dynamic", "factor": 4.0}), "'dynamic' scaled positions"),
+        (states(rope_parameters={"rope_type": "yarn", "factor": 0}), "its factor is 0"),
+        (states(rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1}), "rope_theta is not above 1"),
+        (states(rope_parameters={"partial_rotary_factor": 0.5}), "a part of each head"),
         (states(hidden_size=0), "its hidden_size is 0"),
         (states(num_hidden_layers=True), "its num_hidden_layers is True"),
         (states(num_hidden_layers=3), "the tensor blk.2.attn_norm.weight is missing"),
@@ -277,7 +312,19 @@ def settled(**values: Any) -> ModelConfig:
     return attrs.evolve(open_model(FOLDER / "qwen2").config, **values)
 
 
+def composed(name: str, text: str) -> str:
+    """What a family's tokens spell of a text."""
+    return unicodedata.normalize("NFC", text) if name.startswith("qwen") else text
+
+
 # -- the same model as GGUF -----------------------------------------------------------------------------------------
+
+
+def gguf_of(name: str, folder: Path) -> Path:
+    """In a folder where its index may be written too."""
+    if name == "gemma3":
+        return Path(shutil.copy(FOLDER / "gemma3.gguf", folder))
+    return as_gguf(open_model(FOLDER / name), folder / f"{name}.gguf")
 
 
 def as_gguf(file: ModelFile, path: Path) -> Path:
@@ -293,7 +340,7 @@ def as_gguf(file: ModelFile, path: Path) -> Path:
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_freq_base(config.rope.theta)
     writer.add_layer_norm_rms_eps(config.rms_eps)
     if config.windows:
         writer.add_sliding_window(max(config.windows))
@@ -302,8 +349,13 @@ def as_gguf(file: ModelFile, path: Path) -> Path:
     _add_vocabulary(writer, file)
     for tensor in _tensors(file):
         writer.add_tensor(tensor.name, _numbers(tensor), raw_dtype=GGMLQuantizationType.F32)
-    if config.rope_factors:
-        writer.add_tensor("rope_freqs.weight", np.array(config.rope_factors, np.float32))
+    scaling = json.loads((file.path / "config.json").read_text(encoding="utf-8"))["rope_parameters"]
+    if scaling["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    elif config.rope.factors:
+        writer.add_tensor("rope_freqs.weight", np.array(config.rope.factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

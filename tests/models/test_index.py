@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.models import ModelFile, open_model
+from strata.models.config import Rope
 from strata.models.index import Index, load_index, save_index
 from strata.testing.tiny_model import write_tiny_model
 
@@ -111,7 +112,7 @@ def test_an_index_that_lies_about_its_file_is_made_again(path: Path) -> None:
         evolve(index, config=evolve(index.config, rope_dim=18)),
         evolve(index, config=evolve(index.config, rope_dim=3)),
         evolve(index, config=evolve(index.config, rms_eps=float("nan"))),
-        evolve(index, config=evolve(index.config, rope_theta=-1.0)),
+        evolve(index, config=evolve(index.config, rope=Rope(-1.0))),
         evolve(index, config=evolve(index.config, eos_ids=frozenset({307}))),
         evolve(index, config=evolve(index.config, bos_id=-1)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import struct
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from strata.errors import ModelError
 from strata.models import open_model
-from strata.models.config import KINDS
+from strata.models.config import KINDS, Rope
 from strata.testing.tiny_model import write_tiny_model
 
 Change = Callable[[gguf.GGUFWriter], None]
@@ -69,6 +70,15 @@ def windows(pattern: int | list[bool] | list[int] | None) -> Change:
     return change
 
 
+def scaled(kind: str, **more: float) -> Change:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_string("llama.rope.scaling.type", kind)
+        for name, value in {"factor": 4.0, **more}.items():
+            writer.add_float32(f"llama.rope.scaling.{name}", value)
+
+    return change
+
+
 def refused_or_opened(path: Path) -> str:
     try:
         return repr(open_model(path))
@@ -103,6 +113,19 @@ def test_a_window_is_for_all_layers_or_for_those_of_the_pattern(
 ) -> None:
     path = write_tiny_model(tmp_path / "tiny.gguf", layers=3, change=windows(pattern))
     assert open_model(path).config.windows == expected
+
+
+def test_scaled_positions_slow_pairs_down(tmp_path: Path) -> None:
+    def rope(change: Change) -> Rope:
+        return open_model(write_tiny_model(tmp_path / "tiny.gguf", change=change)).config.rope
+
+    assert rope(scaled("linear")) == Rope(10_000.0, (4.0,) * 8)
+    slower = rope(scaled("yarn", attn_factor=0.5))
+    assert slower.factors[0] == 1
+    assert slower.factors[-1] == 4
+    assert [*slower.factors] == sorted(slower.factors)
+    assert slower.scale == pytest.approx(0.5 * (1 + 0.1 * math.log(4)))
+    assert rope(scaled("yarn", yarn_beta_fast=3e5, yarn_beta_slow=2e5)).factors == (1.0, *[4.0] * 7)
 
 
 def test_equal_arguments_give_equal_tiny_models(tmp_path: Path) -> None:
@@ -146,12 +169,14 @@ def test_what_is_no_model_file_is_refused_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (states("general.architecture", "gemma3", GGUFValueType.STRING), "the architecture 'gemma3' is not supported"),
+        (states("general.architecture", "gemma2", GGUFValueType.STRING), "the architecture 'gemma2' is not supported"),
         (with_tensor("blk.0.ffn_up.weight", 128, 256, "TQ2_0"), "of the kind TQ2_0, which is not supported"),
-        (states("tokenizer.ggml.model", "llama", GGUFValueType.STRING), "the tokenizer 'llama'"),
+        (states("tokenizer.ggml.model", "bert", GGUFValueType.STRING), "the tokenizer 'bert'"),
         (states("tokenizer.ggml.pre", "viking", GGUFValueType.STRING), "the pre-tokenizer 'viking'"),
         (states("llama.expert_count", 8), "mixture of experts"),
-        (states("llama.rope.scaling.type", "yarn", GGUFValueType.STRING), "scaled positions"),
+        (states("llama.rope.scaling.type", "longrope", GGUFValueType.STRING), "longrope scaled positions"),
+        (scaled("yarn", yarn_ext_factor=0.5), "a variant of YaRN (llama.rope.scaling.yarn_ext_factor)"),
+        (scaled("yarn", yarn_log_multiplier=1.0), "a variant of YaRN (llama.rope.scaling.yarn_log_multiplier)"),
         (with_tensor("rope_freqs.weight", 1, 9), "not one factor of rotation for each pair"),
         (with_tensor("rope_freqs.weight", 1, 8, "F16"), "rope_freqs.weight is of the kind F16"),
         (with_tensor("blk.1.attn_q.bias", 1, 64), "a variant of llama that is not supported (the tensor blk.1.attn_q"),

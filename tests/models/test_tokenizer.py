@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from strata.errors import InvalidRequest, ModelError
 from strata.models import open_model
-from strata.models.tokenizer import Tokenizer, Vocabulary, tokenizer_json
+from strata.models.tokenizer import Tokenizer
+from strata.models.vocabulary import Vocabulary, tokenizer_json
 from strata.testing.tiny_model import SPECIAL, merges, vocabulary
 
 TEXTS = {
@@ -150,7 +151,8 @@ def test_other_threads_run_while_a_long_text_is_cut_into_tokens(smollm: Tokenize
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model": "llama"}, "the tokenizer 'llama'"),
+        ({"model": "bert"}, "the tokenizer 'bert'"),
+        ({"model": "llama", "pre": ""}, "as many scores as tokens"),
         ({"pre": "deepseek-coder"}, "the pre-tokenizer 'deepseek-coder'"),
         ({"kinds": (1,)}, "as many kinds as tokens"),
         ({"merges": ("zz zz",)}, "merges do not fit"),

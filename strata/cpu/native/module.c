@@ -209,7 +209,7 @@ static int add_part(struct weights_object *self, int number, PyObject *tuple)
     return 0;
 }
 
-static int fill_weights(struct weights_object *self, PyObject *parts, int gated)
+static int fill_weights(struct weights_object *self, PyObject *parts, int gated, int gelu)
 {
     struct weights *weights = &self->weights;
     Py_ssize_t count = PyTuple_Size(parts);
@@ -218,6 +218,7 @@ static int fill_weights(struct weights_object *self, PyObject *parts, int gated)
         return -1;
     }
     weights->gated = gated;
+    weights->gelu = gelu;
     weights->count = (int)count;
     for (int number = 0; number < count; number++) {
         if (add_part(self, number, PyTuple_GetItem(parts, number)) < 0)
@@ -236,13 +237,13 @@ static int fill_weights(struct weights_object *self, PyObject *parts, int gated)
 static PyObject *weights_new(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
     PyObject *parts;
-    int gated;
-    static char *keywords[] = {"parts", "gated", NULL};
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!p", keywords, &PyTuple_Type, &parts, &gated))
+    int gated, gelu = 0;
+    static char *keywords[] = {"parts", "gated", "gelu", NULL};
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!p|p", keywords, &PyTuple_Type, &parts, &gated, &gelu))
         return NULL;
     allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
     struct weights_object *self = (struct weights_object *)allocate(type, 0);
-    if (self != NULL && fill_weights(self, parts, gated) < 0)
+    if (self != NULL && fill_weights(self, parts, gated, gelu) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }

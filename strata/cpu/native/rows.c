@@ -8,6 +8,7 @@
 
 #include "arranged.h"
 #include "fixed.h"
+#include "gates.h"
 
 #define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
 #define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
@@ -329,15 +330,14 @@ static unsigned long room_bytes(const struct product *product, long size)
     return sizeof(float) * (OUTPUTS * product->weights->columns + product->x.rows * 2 * size);
 }
 
-static void gate(const float *closed, const float *through, long count, float *out)
+static void gate(const float *closed, const float *through, long count, int gelu, float *out)
 {
     for (long at = 0; at < count; at += W) {
         float a[W] = {0}, b[W] = {0};
         long real = count - at < W ? count - at : W;
         memcpy(a, closed + at, real * sizeof *a);
         memcpy(b, through + at, real * sizeof *b);
-        lanes x = v_load(a), under = v_add(v_all(1.0f), v_exp(v_sub(v_zero(), x)));
-        v_store(a, v_mul(v_div(x, under), v_load(b)));
+        v_store(a, v_mul(v_opened(v_load(a), gelu), v_load(b)));
         memcpy(out + at, a, real * sizeof *a);
     }
 }
@@ -351,7 +351,7 @@ static void gated_block(const struct job *job, long first, long count, float *ro
     part_outputs(job, &parts[0], first, count, closed, count, room);
     part_outputs(job, &parts[1], first, count, through, count, room);
     for (long r = 0; r < x.rows; r++)
-        gate(closed + r * count, through + r * count, count, out.at + r * out.stride + first);
+        gate(closed + r * count, through + r * count, count, product->weights->gelu, out.at + r * out.stride + first);
 }
 
 static void plain_block(const struct job *job, long first, long count, float *room)

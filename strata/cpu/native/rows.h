@@ -14,7 +14,7 @@ struct floats {
     long rows, columns, stride;
 };
 
-/* out (+)= x @ weights.T; where the weights are gated, out = silu(x @ gate.T) * (x @ up.T). */
+/* out (+)= x @ weights.T; where the weights are gated, out = activation(x @ gate.T) * (x @ up.T). */
 struct product {
     const struct weights *weights;
     struct floats x, out;

@@ -6,6 +6,7 @@
  * the first.
  */
 #include "blocks.h"
+#include "gates.h"
 #include "product.h"
 #include "sets.h"
 #include "tiles.h"
@@ -78,13 +79,11 @@ static void transpose_group(void *context, long group, int worker)
          LANES, 0);
 }
 
-/* out = silu(gate) * up, over the gates. */
-static void open_gates(float *gates, const float *ups, long count)
+/* out = activation(gate) * up, over the gates. */
+static void open_gates(float *gates, const float *ups, long count, int gelu)
 {
-    for (long at = 0; at < count; at += W) {
-        const lanes gate = v_load(gates + at), under = v_add(v_all(1.0f), v_exp(v_sub(v_zero(), gate)));
-        v_store(gates + at, v_mul(v_div(gate, under), v_load(ups + at)));
-    }
+    for (long at = 0; at < count; at += W)
+        v_store(gates + at, v_mul(v_opened(v_load(gates + at), gelu), v_load(ups + at)));
 }
 
 /* Weights as [row][column], and sums as [group][row][lane]. */
@@ -110,7 +109,7 @@ static void finish(const struct work *work, float *sums, long output, long outpu
     float *to = out->at + output;
     for (long row = 0; row < out->rows; row += LANES, sums += PANEL * LANES) {
         if (work->all->weights->gated)
-            open_gates(sums, sums + outputs * LANES, outputs * LANES);
+            open_gates(sums, sums + outputs * LANES, outputs * LANES, work->all->weights->gelu);
         if (work->all->add)
             transpose(sums, outputs, LANES, LANES, to + row * out->stride, out->stride, 1);
         else

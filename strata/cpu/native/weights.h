@@ -29,7 +29,7 @@ struct part {
 /* Matrices of like width, one below the other; where `gated`, part 0 is the gate and part 1 what it lets through, and
  * the outputs are those of one of them. */
 struct weights {
-    int gated, count;
+    int gated, gelu, count; /* `gelu`: what opens the gate; else it is SiLU */
     long outputs, columns;
     struct part parts[PARTS];
 };

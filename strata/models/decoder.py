@@ -1,0 +1,266 @@
+"""A decoder of any family: its memory, a read in slices and a decode step.  Touches no number, and knows no device.
+
+What a layer does is its family's matter (block.py).  A slice is one layer of a few tiles of rows: between two slices
+only the residual rows are alive, and they lie in the chunk's workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from strata.errors import ModelError
+from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspace
+from strata.models.block import Block, Parts, Room
+from strata.models.config import ModelConfig, RawTensor, Rope
+from strata.models.families import family_of
+from strata.models.ops import Array, Cache, CacheShape, Matrix, Ops, Sight
+from strata.models.raw import shifted
+
+_GIB: Final = 2**30
+
+PADDING: Final = 0
+"""The token of rows that only make a tile whole; their results are never looked at."""
+
+
+@frozen
+class _Weights:
+    embedding: Matrix
+    layers: tuple[Block, ...]
+    norm: Array
+    head: Matrix
+
+
+@frozen
+class _StepRoom:
+    """What a decode step has beside a room; its logits are the end of a chunk's too."""
+
+    residual: Array
+    normed: Array
+    logits: Array
+
+    @classmethod
+    def of(cls, ops: Ops, config: ModelConfig, rows: int) -> _StepRoom:
+        return cls(
+            residual=ops.empty(rows, config.hidden),
+            normed=ops.empty(rows, config.hidden),
+            logits=ops.empty(rows, config.vocab_size),
+        )
+
+    @staticmethod
+    def width(config: ModelConfig) -> int:
+        """Numbers in one row of it, and the host's copy of the logits."""
+        return 2 * config.hidden + 2 * config.vocab_size
+
+
+class Decoder:
+    """Implements `strata.models.architecture.Model` over any device."""
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops, *, available: int | None = None
+    ) -> None:
+        """Load the weights.  `available` (bytes) stands for the device's free memory; None: ask the device.
+
+        Raises ModelError where the weights don't fit, before any of it is taken.
+        """
+        self.config: ModelConfig = config
+        self._ops = ops
+        self.weight_bytes: int = sum(ops.matrix_bytes(tensor) for tensor in tensors.values())
+        _refuse_what_does_not_fit(self.weight_bytes, ops.available_bytes() if available is None else available)
+        self._weights = _load(config, tensors, ops)
+        self._sights: tuple[Sight, ...] = ()
+        self._cache: Cache = None
+        self._room: Room
+        self._step: _StepRoom
+        self._rows = 0
+
+    @property
+    def device(self) -> str:
+        return self._ops.device
+
+    def close(self) -> None:
+        self._ops.close()
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def bytes_per_page(self, page_tokens: int) -> int:
+        config = self.config
+        return 4 * 2 * config.layers * config.kv_heads * config.head_dim * page_tokens
+
+    def bytes_per_workspace(self, chunk_tokens: int) -> int:
+        return 4 * self._workspace_rows(chunk_tokens) * self.config.hidden
+
+    def bytes_beside_pages(self, context: int, rows: int) -> int:
+        config = self.config
+        numbers = self._room_rows(rows) * Room.width(config) + rows * _StepRoom.width(config)
+        return 4 * numbers + len(self._ropes()) * self._ops.rotation_bytes(context, config.rope_dim)
+
+    def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
+        config = self.config
+        shape = CacheShape(
+            layers=config.layers,
+            pages=pages,
+            page_tokens=page_tokens,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            slots=slots,
+        )
+        self._cache = self._ops.cache(shape)
+        self._sights = tuple(self._look(context))
+        self._room = Room.of(self._ops, config, self._room_rows(rows))
+        self._step = _StepRoom.of(self._ops, config, rows)
+        self._rows = rows
+
+    def _look(self, context: int) -> Iterator[Sight]:
+        """How each layer's rows look at keys; layers that turn alike share their angles."""
+        config = self.config
+        scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        angles = {
+            rope: self._ops.rotation(context, config.rope_dim, rope.theta, rope.factors, rope.scale)
+            for rope in self._ropes()
+        }
+        for layer in range(config.layers):
+            yield Sight(layer, angles[self._rope(layer)], scale, config.window(layer))
+
+    def _rope(self, layer: int) -> Rope:
+        config = self.config
+        return config.local_rope if config.window(layer) and config.local_rope is not None else config.rope
+
+    def _ropes(self) -> frozenset[Rope]:
+        return frozenset(map(self._rope, range(self.config.layers)))
+
+    def copy_out(self, page: int, slot: int) -> None:
+        self._ops.copy_out(self._cache, page, slot)
+
+    def copy_in(self, slot: int, page: int) -> None:
+        self._ops.copy_in(self._cache, slot, page)
+
+    def workspace(self, chunk_tokens: int) -> Workspace:
+        """The residual rows."""
+        return self._ops.empty(self._workspace_rows(chunk_tokens), self.config.hidden)
+
+    def _workspace_rows(self, chunk_tokens: int) -> int:
+        """A chunk that begins and ends inside a tile touches one more than its length says."""
+        tile = self._ops.tile
+        return (chunk_tokens + 2 * (tile - 1)) // tile * tile
+
+    def _room_rows(self, rows: int) -> int:
+        """As many as the longest slice or a decode step has: the one room serves both."""
+        return max(rows, self._ops.slice_tiles(0) * self._ops.tile)
+
+    def state_parts(self, handle: SequenceView, length: int) -> Mapping[str, Iterable[memoryview]]:
+        return {"kv": self._ops.page_bytes(self._cache, handle.pages, length)}
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def slices(self, tokens: int, start: int) -> int:
+        return self.config.layers * len(list(self._stretches(start, start + tokens)))
+
+    def _stretches(self, start: int, end: int) -> Iterator[range]:
+        """The positions of each slice: whole tiles on the grid from position 0, that cover start .. end - 1."""
+        tile = self._ops.tile
+        first = start - start % tile
+        while first < end:
+            last = first
+            for _ in range(self._ops.slice_tiles(first)):
+                if last < end:
+                    last += tile
+            yield range(first, last)
+            first = last
+
+    def read(
+        self, handle: SequenceView, start: int, tokens: NDArray[np.int64], workspace: Workspace
+    ) -> Generator[None, None, Logits]:
+        end = start + len(tokens)
+        stretches = list(self._stretches(start, end))
+        origin = stretches[0].start
+        residual = workspace[: stretches[-1].stop - origin]
+        padding = (start - origin, stretches[-1].stop - end)
+        self._embed(np.pad(tokens, padding, constant_values=PADDING), residual)
+        for layer in range(self.config.layers):
+            for stretch in stretches:
+                if layer or stretch.start > origin:
+                    yield
+                rows = residual[stretch.start - origin : stretch.stop - origin]
+                self._read_slice(layer, rows, stretch, handle.pages, start, end)
+        last = end - 1 - origin
+        logits: Logits = self._logits(residual[last : last + 1])[0]
+        return logits
+
+    def _read_slice(self, layer: int, rows: Array, stretch: range, pages: Sequence[int], start: int, end: int) -> None:
+        room = self._room.first(len(stretch))
+
+        def attend() -> None:
+            real = range(max(start, stretch.start), min(end, stretch.stop))
+            self._ops.attend_tiles(
+                room.queries,
+                room.keys,
+                room.values,
+                self._sights[layer],
+                self._cache,
+                pages,
+                stretch.start,
+                real,
+                room.attended,
+            )
+
+        self._weights.layers[layer].run(self._ops.tiles, rows, room, attend)
+
+    # -- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
+        goes = (rows[at : at + self._rows] for at in range(0, len(rows), self._rows))
+        return [logits for go in goes for logits in self._decode(go)]
+
+    def _decode(self, rows: Sequence[DecodeRow]) -> Iterable[Logits]:
+        residual = self._step.residual[: len(rows)]
+        self._embed(np.array([row.token for row in rows], np.int64), residual)
+        for layer in range(self.config.layers):
+            self._decode_layer(layer, residual, rows)
+        return self._logits(residual)
+
+    def _decode_layer(self, layer: int, residual: Array, rows: Sequence[DecodeRow]) -> None:
+        room = self._room.first(len(rows))
+
+        def attend() -> None:
+            places = [(row.handle.pages, row.position) for row in rows]
+            self._ops.attend_rows(
+                room.queries, room.keys, room.values, self._sights[layer], self._cache, places, room.attended
+            )
+
+        self._weights.layers[layer].run(self._ops.rows, residual, room, attend)
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def _embed(self, tokens: NDArray[np.int64], residual: Array) -> None:
+        self._ops.embed(self._weights.embedding, tokens, self.config.embedding_scale, residual)
+
+    def _logits(self, residual: Array) -> NDArray[np.float32]:
+        """The logits of rows, each computed by itself whether it was read or decoded: (rows, vocab_size)."""
+        kernels = self._ops.rows
+        normed, logits = self._step.normed[: len(residual)], self._step.logits[: len(residual)]
+        kernels.norm(residual, self._weights.norm, self.config.rms_eps, normed)
+        kernels.linear(normed, self._weights.head, logits)
+        return self._ops.numbers(logits)
+
+
+def _refuse_what_does_not_fit(needed: int, available: int) -> None:
+    if needed > available:
+        raise ModelError(
+            f"its weights take {needed / _GIB:.2f} GiB of memory and {available / _GIB:.2f} GiB are free;"
+            " use a smaller model or free some memory"
+        )
+
+
+def _load(config: ModelConfig, tensors: Mapping[str, RawTensor], ops: Ops) -> _Weights:
+    embedding, block = ops.matrix([tensors["token_embd.weight"]]), family_of(config.architecture).block
+    return _Weights(
+        embedding=embedding,
+        layers=tuple(block.load(Parts(layer, config, tensors, ops)) for layer in range(config.layers)),
+        norm=ops.vector(shifted(tensors["output_norm.weight"], config.norm_plus)),
+        head=embedding if config.tied else ops.matrix([tensors["output.weight"]]),
+    )
