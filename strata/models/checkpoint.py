@@ -20,6 +20,7 @@ from strata.models.config import KINDS, MAX_SIZE, ModelConfig
 from strata.models.families import family_of_checkpoint
 from strata.models.family import Family
 from strata.models.index import Index, TensorEntry
+from strata.models.layout import refuse_more_layers_than_tensors
 from strata.models.stated import CONFIG, Stated
 
 _MAX_HEADER_BYTES: Final = 100 << 20
@@ -52,7 +53,7 @@ def read_checkpoint(folder: Path) -> Index:
         sha256="",
         size=sum((folder / name).stat().st_size for name in {entry.file for entry in tensors}),
         mtime_ns=(folder / CONFIG).stat().st_mtime_ns,
-        config=_config(stated, family, folder, tied=tied, add_bos=add_bos),
+        config=_config(stated, family, folder, tied=tied, add_bos=add_bos, tensors=len(tensors)),
         tensors=tensors,
         tokenizer_json=tokenizer,
         special=spelling.special,
@@ -72,10 +73,11 @@ def _refuse_variants(stated: Stated, family: Family) -> None:
         raise ModelError("its weights are quantised, which is supported in GGUF files only; use one of those")
 
 
-def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos: bool) -> ModelConfig:
+def _config(stated: Stated, family: Family, folder: Path, *, tied: bool, add_bos: bool, tensors: int) -> ModelConfig:
     hidden, heads = stated.size("hidden_size"), stated.size("num_attention_heads")
     head_dim = stated.size("head_dim", max(1, hidden // heads))
     layers, context = stated.size("num_hidden_layers"), stated.size("max_position_embeddings")
+    refuse_more_layers_than_tensors(layers, tensors)
     bos = stated.ids("bos_token_id")
     config = ModelConfig(
         architecture=family.name,

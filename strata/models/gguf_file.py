@@ -20,6 +20,7 @@ from strata.models.families import family_of
 from strata.models.family import Family
 from strata.models.gguf_fields import Fields, contents, one_line
 from strata.models.index import Index, TensorEntry, sha256_of
+from strata.models.layout import refuse_more_layers_than_tensors
 from strata.models.vocabulary import SENTENCEPIECE, Vocabulary, tokenizer_json
 
 _VARIANTS: Final[Mapping[str, str]] = {
@@ -152,6 +153,7 @@ def _config(
         raise ModelError(f"its {own}rope.dimension_count is {rope_dim} of {head_dim}; use another file")
     count, layers = len(vocabulary.tokens), fields.size(f"{own}block_count")
     context = fields.size(f"{own}context_length")
+    refuse_more_layers_than_tensors(layers, len(tensors))
     config = ModelConfig(
         architecture=family.name,
         name=fields.text("general.name") if "general.name" in fields.fields else "",

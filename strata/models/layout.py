@@ -19,8 +19,7 @@ Shape = tuple[int, ...]
 def refuse_misfits(config: ModelConfig, shapes: Mapping[str, Shape]) -> None:
     """Raise ModelError unless `shapes` (rows first, by tensor name) are exactly those that `config` asks for."""
     _refuse_nonsense(config)
-    if config.layers > len(shapes):
-        raise ModelError(f"it states {config.layers} layers and has only {len(shapes)} tensors; fetch it again")
+    refuse_more_layers_than_tensors(config.layers, len(shapes))
     wanted = expected_shapes(config)
     for name, shape in wanted.items():
         if name not in shapes:
@@ -33,6 +32,12 @@ def refuse_misfits(config: ModelConfig, shapes: Mapping[str, Shape]) -> None:
         raise ModelError(
             f"it is a variant of {config.architecture} that is not supported (the tensor {extra[0]}{more}); use another"
         )
+
+
+def refuse_more_layers_than_tensors(layers: int, tensors: int) -> None:
+    """Raise ModelError before anything is made for each layer: a damaged number may be any."""
+    if layers > tensors:
+        raise ModelError(f"it states {layers} layers and has only {tensors} tensors; fetch it again")
 
 
 def _refuse_nonsense(config: ModelConfig) -> None:

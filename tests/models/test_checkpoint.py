@@ -221,6 +221,7 @@ def cut(folder: Path) -> None:
         (states(rope_parameters={"partial_rotary_factor": 0.5}), "a part of each head"),
         (states(hidden_size=0), "its hidden_size is 0"),
         (states(num_hidden_layers=True), "its num_hidden_layers is True"),
+        (states(num_hidden_layers=2_000_000_000, use_sliding_window=True), "states 2000000000 layers"),
         (states(num_hidden_layers=3), "the tensor blk.2.attn_norm.weight is missing"),
         (states(rms_norm_eps=float("nan")), "its rms_norm_eps is nan"),
         (states(num_key_value_heads=3), "its heads do not fit"),

@@ -79,6 +79,14 @@ def scaled(kind: str, **more: float) -> Change:
     return change
 
 
+def both(first: Change, second: Change) -> Change:
+    def change(writer: gguf.GGUFWriter) -> None:
+        first(writer)
+        second(writer)
+
+    return change
+
+
 def refused_or_opened(path: Path) -> str:
     try:
         return repr(open_model(path))
@@ -197,6 +205,7 @@ def test_a_kind_of_model_that_is_not_supported_is_refused_by_name(tmp_path: Path
         (with_tensor("blk.0.attn_v.weight", 64, 64), "attn_v.weight has shape (64, 64) where (32, 64) belongs"),
         (without("llama.block_count"), "does not state llama.block_count"),
         (states("llama.block_count", 2_000_000_000), "states 2000000000 layers"),
+        (both(windows(None), states("llama.block_count", 2_000_000_000)), "states 2000000000 layers"),
         (states("llama.embedding_length", 0), "embedding_length is 0"),
         (states("llama.attention.head_count_kv", 3), "heads do not fit"),
         (windows([True]), "sliding_window_pattern has 1 flags for 2 layers"),

@@ -120,6 +120,29 @@ def test_a_lone_surrogate_is_the_clients_mistake(tiny: Tokenizer) -> None:
         tiny.encode("a\ud800b")
 
 
+@pytest.mark.parametrize(("prefix", "first"), [(True, "▁the"), (False, "the")])
+def test_pieces_are_merged_by_their_scores_and_a_text_may_begin_with_a_space(prefix: bool, first: str) -> None:
+    """Of SentencePiece: `th` goes before `he`; a character without a piece is its bytes, however many."""
+    pieces = ("<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁theqr", "he", "th", "the", "▁the", "▁q")
+    scores = {"he": -2.0, "th": -1.0, "the": -3.0, "▁the": -4.0, "▁q": -5.0}
+    vocabulary = Vocabulary(
+        model="llama",
+        pre="",
+        tokens=pieces,
+        kinds=(2, *[6] * 256, *[1] * (len(pieces) - 257)),
+        merges=(),
+        scores=tuple(scores.get(piece, 0.0) for piece in pieces),
+        space_prefix=prefix,
+    )
+    tokenizer = Tokenizer(tokenizer_json(vocabulary), special=vocabulary.special, byte_fallback=True)
+    ids = tokenizer.encode("the qthe\U0001f600\n")
+    assert [tokenizer.token_text(token) for token in ids] == [
+        *(first, "▁q", "the"),
+        *("<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0x0A>"),
+    ]
+    assert b"".join(map(tokenizer.token_bytes, ids)).strip().decode() == "the qthe\U0001f600"
+
+
 @pytest.mark.parametrize("token", [-1, 307, 1 << 40])
 def test_a_token_outside_the_vocabulary_is_an_error_and_not_another_token(tiny: Tokenizer, token: int) -> None:
     assert tiny.vocab_size == 307
