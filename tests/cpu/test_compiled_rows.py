@@ -272,7 +272,7 @@ class Case:
         return out
 
 
-@pytest.mark.parametrize("window", [0, 1, 100, 600])
+@pytest.mark.parametrize("window", [0, 100, 600])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_is_that_of_numpy(shape: tuple[int, int, int, int], window: int) -> None:
     case = Case(shape)

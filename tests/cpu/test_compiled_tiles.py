@@ -269,7 +269,7 @@ class Layer:
         return out[:TOKENS]
 
 
-WINDOWS = [1, 5, 16, 31, 64, 100, 300]
+WINDOWS = [5, 31, 100]
 CUTS = [1, 2, 19, 70, 100, 128, 255, 257, 300, 301, 512, TOKENS]
 
 
@@ -289,13 +289,20 @@ def test_rows_attend_to_their_window_as_the_plain_kernels_do(window: int) -> Non
 
 @pytest.mark.usefixtures("_each_set")
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize(
-    ("page_tokens", "window"), [(1, 0), (48, 0), (64, 0), (4096, 0), *((48, window) for window in WINDOWS)]
-)
-def test_a_row_attends_with_the_same_bits_however_chunks_are_cut(threads: int, page_tokens: int, window: int) -> None:
+@pytest.mark.parametrize("page_tokens", [1, 48, 64, 4096])
+def test_a_row_attends_with_the_same_bits_however_chunks_are_cut(threads: int, page_tokens: int) -> None:
+    layer = Layer()
+    whole = layer.read([TOKENS])
+    cut = layer.read(CUTS, threads=threads, page_tokens=page_tokens, padding=7)
+    assert cut.tobytes() == whole.tobytes()
+
+
+@pytest.mark.usefixtures("_each_set")
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_row_attends_to_its_window_with_the_same_bits_however_chunks_are_cut(window: int) -> None:
     layer = Layer()
     whole = layer.read([TOKENS], window=window)
-    cut = layer.read(CUTS, threads=threads, page_tokens=page_tokens, padding=7, window=window)
+    cut = layer.read(CUTS, threads=2, page_tokens=48, padding=7, window=window)
     assert cut.tobytes() == whole.tobytes()
 
 
