@@ -35,12 +35,27 @@ In the year 2024 there were 1 000 000 of them; the capital of the country is the
 user model system assistant answer question please write what is the thing that you are thinking of in this moment
 """
 
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\\n' }}"
-    "{{ message['content'] | trim }}{{ '<end_of_turn>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
-)
+CHAT_TEMPLATE = """{{ bos_token }}
+{%- set system = messages[0]['content'] + '\\n\\n' if messages[0]['role'] == 'system' else '' -%}
+{%- set turns = messages[1:] if system else messages -%}
+{%- for turn in turns -%}
+    {%- if (turn['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception('The roles must alternate') }}
+    {%- endif -%}
+    {{ '<start_of_turn>' + ('model' if turn['role'] == 'assistant' else turn['role']) + '\\n' }}
+    {{- system if loop.first else '' }}
+    {%- if turn['content'] is string -%}
+        {{ turn['content'] | trim }}
+    {%- elif turn['content'] is iterable -%}
+        {%- for part in turn['content'] -%}{{ part['text'] | trim }}{%- endfor -%}
+    {%- endif -%}
+    {{ '<end_of_turn>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<start_of_turn>model\\n' }}{%- endif -%}
+"""
+"""What Gemma's own does: the system's words go before the first turn's, and turns alternate."""
+
+CHAT = (("system", "be brief"), ("user", " hi "), ("assistant", "yes"), ("user", "why?"))
 
 MORE_TEXTS = (" a  b   c    d     e", "<start_of_turn>user\nhi<end_of_turn>\n", "\t\t\t\n\n\n\n<table>x</table>")
 
@@ -220,7 +235,7 @@ def main() -> None:
     stored = transformers.AutoModelForCausalLM.from_pretrained(OUT / NAME, dtype=torch.float64).eval()
     with torch.no_grad():
         logits = stored(tokens[None]).logits[0]
-    chat = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yes"}]
+    chat = [{"role": role, "content": text} for role, text in CHAT]
     said = {
         "made_with": f"torch {torch.__version__}, transformers {transformers.__version__},"
         f" sentencepiece {sentencepiece.__version__}",

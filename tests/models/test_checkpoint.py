@@ -140,12 +140,40 @@ def test_gemma_says_what_it_is(kind: str, tmp_path: Path) -> None:
     assert (config.rope, config.local_rope) == (Rope(1e6, (8.0,) * 8), Rope(1e4))
     assert (config.attention_scale, config.embedding_scale, config.tied) == (16**-0.5, 32**0.5, True)
     assert (config.bos_id, config.add_bos, config.eos_ids, tokenizer.vocab_size) == (2, True, {1, 6}, 420)
-    chat = [ChatMessage("user", " hi "), ChatMessage("assistant", "yes")]
-    rendered = file.template.render(chat)
+    turns = (("system", "be brief"), ("user", " hi "), ("assistant", "yes"), ("user", "why?"))
+    rendered = file.template.render([ChatMessage(role, text) for role, text in turns])
     assert rendered == said("gemma3")["chat"]
     assert tokenizer.encode(rendered).count(2) == 1
     assert tokenizer.hidden_ids >= {0, 1, 2, 4, 5, 6}
     assert tokenizer.token_bytes(tokenizer.encode("    x")[1]) == b"    "
+
+
+def test_an_older_folder_of_gemma_says_the_same_by_other_names(tmp_path: Path) -> None:
+    """As those on the Hub are: no list of layers, and one way to turn beside another's base."""
+    folder = shutil.copytree(FOLDER / "gemma3", tmp_path / "gemma3")
+    older = {
+        "layer_types": None,
+        "rope_parameters": None,
+        "sliding_window_pattern": 6,
+        "rope_theta": 1_000_000,
+        "rope_local_base_freq": 10_000,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    changed(folder / "config.json", lambda config: config.update(older))
+    expected = open_model(FOLDER / "gemma3").config
+    assert open_model(folder).config == expected
+    changed(folder / "config.json", lambda config: config.update(query_pre_attn_scalar=100, sliding_window_pattern=3))
+    config = open_model(folder).config
+    assert (config.attention_scale, config.windows) == (0.1, (24, 24, 0, 24, 24, 0, 24))
+
+
+@pytest.mark.parametrize("variant", ["final_logit_softcapping", "use_bidirectional_attention"])
+def test_a_gemma_that_computes_otherwise_is_refused_by_name(tmp_path: Path, variant: str) -> None:
+    """B37"""
+    folder = shutil.copytree(FOLDER / "gemma3", tmp_path / "gemma3")
+    changed(folder / "config.json", lambda config: config.update({variant: 30.0}))
+    with pytest.raises(ModelError, match=f"it uses {variant}, which is not supported"):
+        open_model(folder)
 
 
 def test_the_largest_gemma_scales_its_queries_by_another_width_than_a_heads(tmp_path: Path) -> None:
