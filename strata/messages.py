@@ -440,6 +440,7 @@ class Figures:
     """Read so far."""
     written_tokens: int
     cached_tokens: int = 0
+    """Of its prompt, known when it first started."""
     ahead: int = 0
     """Requests that are served before this one, while it is queued."""
     queue_s: float = 0.0
@@ -454,6 +455,8 @@ class Figures:
     total_s: float = 0.0
     parks: Mapping[str, int] = field(factory=dict)
     """How often it was parked, by reason (`level`, `short`, `purse`, ...)."""
+    parked_s_by: Mapping[str, float] = field(factory=dict)
+    """`parked_s` by the same reasons."""
     resumes: int = 0
 
 

@@ -78,6 +78,8 @@ class Metrics:
         self._accepted = self._count("vllm:spec_decode_num_accepted_tokens", "Of those, tokens that were written.")
         self._ends = self._count("vllm:request_success", "Requests that ended, by how.", "finished_reason")
         self._parked = self._seconds("strata_parked_seconds", "A request's time parked.", "priority", "class")
+        self._parked_by = self._count("strata_parked_by_reason_seconds", "Time that requests were parked.", "reason")
+        self._engine = self._seconds("strata_engine_seconds", "A request's engine time.", "priority", "class")
         self._waited = self._seconds("strata_queue_wait_seconds", "A request's wait.", "priority", "class")
         self._give_way = self._seconds("strata_give_way_seconds", "From a newer step sent to the engine's taking it.")
         self._slice = self._seconds("strata_slice_seconds", "Engine time of a slice or a decode step.")
@@ -127,8 +129,11 @@ class Metrics:
         if figures.read_tokens or isinstance(outcome, Completed):
             self._queue.observe(figures.queue_s)
             self._waited.labels(*kind).observe(figures.queue_s)
+            self._engine.labels(*kind).observe(figures.engine_s)
         if figures.parks:
             self._parked.labels(*kind).observe(figures.parked_s)
+        for reason, seconds in figures.parked_s_by.items():
+            self._parked_by.labels(*self._values, reason).inc(seconds)
         if isinstance(outcome, Completed):
             self._total.observe(figures.total_s)
             self._prefill.observe(figures.read_s)

@@ -165,6 +165,8 @@ class Placing:
     def _start(self, record: Record) -> Opening:
         self._started[record.seq] = record
         opening = self._supply.start(record)
+        if not record.started:
+            record.cached = opening.known
         self._pace.cached_tokens += opening.known
         return opening
 

@@ -90,6 +90,8 @@ class Record:
     """What it reserves to start (pages)."""
     known: int = 0
     """What it need not read (tokens): of a queued one as it was when it came, else as it was when it started."""
+    cached: int = 0
+    """The same, as it was when it first started (tokens)."""
     done: int = 0
     total: int | None = None
     """Slices of the chunk under way: done, and all of them if the engine has named them."""
@@ -131,6 +133,10 @@ class Record:
     last_token_at: float | None = None
     longest_gap_s: float = 0.0
     parks: dict[str, int] = field(factory=dict)
+    parked_by: str = ""
+    """The reason of its last park."""
+    parked_s: dict[str, float] = field(factory=dict)
+    """Time parked by reason, up to its last change."""
     resumes: int = 0
     spent: dict[State, float] = field(factory=dict)
     history: History = field(factory=History)
@@ -216,9 +222,11 @@ class Record:
         """Follow the table.  Raises IllegalTransition."""
         state = follow(self.state, event)
         self.spent[self.state] = self.spent.get(self.state, 0.0) + now - self.since
+        if self.state.parked:
+            self.parked_s[self.parked_by] = self.parked_s.get(self.parked_by, 0.0) + now - self.since
         self.state, self.since, self.reads = state, now, state in READS
         if event is Event.PARKED:
-            self.waits_since = now
+            self.waits_since, self.parked_by = now, reason
             self.parks[reason] = self.parks.get(reason, 0) + 1
         elif event is Event.RESUMED:
             self.resumes += 1
@@ -254,12 +262,15 @@ class Record:
         spent = dict(self.spent)
         if self.state is not State.DONE:
             spent[self.state] = spent.get(self.state, 0.0) + now - self.since
+        parked_s = dict(self.parked_s)
+        if self.state.parked:
+            parked_s[self.parked_by] = parked_s.get(self.parked_by, 0.0) + now - self.since
         return Figures(
             state=str(self.state),
             prompt_tokens=self.prompt_tokens,
             read_tokens=self.position if self.started else 0,
             written_tokens=self.written,
-            cached_tokens=self.known if self.started else 0,
+            cached_tokens=self.cached,
             ahead=ahead,
             queue_s=spent.get(State.QUEUED, 0.0),
             read_s=spent.get(State.READING, 0.0),
@@ -270,6 +281,7 @@ class Record:
             longest_gap_s=self.longest_gap_s,
             total_s=sum(spent.values()),
             parks=dict(self.parks),
+            parked_s_by=parked_s,
             resumes=self.resumes,
         )
 

@@ -109,6 +109,8 @@ METRICS = {
     "strata_parks": PLAIN | {"reason"},
     "strata_resumes": PLAIN,
     "strata_parked_seconds": KIND,
+    "strata_parked_by_reason_seconds": PLAIN | {"reason"},
+    "strata_engine_seconds": KIND,
     "strata_queue_wait_seconds": KIND,
     "strata_queue_wait_max_seconds": PLAIN,
     "strata_give_way_seconds": PLAIN,

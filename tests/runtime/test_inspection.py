@@ -118,6 +118,9 @@ async def test_the_metrics_count_what_happened(autojump_clock: MockClock) -> Non
     assert found[("vllm:num_preemptions_total",)] == found["strata_parks_total", "short"] == 1
     assert found[("strata_resumes_total",)] == 1
     assert found["strata_parked_seconds_count", "long", "0"] == 1
+    parked_s = found["strata_parked_seconds_sum", "long", "0"]
+    assert found["strata_parked_by_reason_seconds_total", "short"] == parked_s > 0
+    assert found["strata_engine_seconds_count", "short", "0"] == 1
     assert found["strata_queue_wait_seconds_count", "short", "0"] == 1
     assert found[("strata_cancel_to_free_seconds_count",)] == 1
     assert found[("strata_cancel_to_free_seconds_sum",)] == 0

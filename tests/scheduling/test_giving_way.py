@@ -181,6 +181,7 @@ def test_parks_are_counted_over_the_whole_life_by_reason():
     house.run()
     assert parks(house, long) == {"short": 2, "level": 1}
     assert house.ended[long].figures.resumes == 3
+    assert house.ended[long].figures.parked_s_by == pytest.approx({"short": 0.06, "level": 0.03})
     parked = [change for change in house.order if change == ("parked (reading)", long)]
     assert len(parked) == 3
 

@@ -51,6 +51,19 @@ def running(house: Desk) -> list[Seq]:
     return sorted({*step.decode, *([] if step.read is None else [step.read])})
 
 
+def test_cached_tokens_are_those_that_it_first_found_though_another_engine_knew_none():
+    """B63: what its client was spared, and not what an engine's death cost."""
+    house = desk()
+    house.submit(130, 1, like=1, alike=100)
+    house.run()
+    follow_up = house.submit(130, 20, like=1, alike=100)
+    house.run(5)
+    house.die(DIED)
+    house.run()
+    figures = house.ended[follow_up].figures
+    assert (figures.cached_tokens, figures.read_tokens) == (96, 130)
+
+
 def test_after_a_death_all_go_on_and_no_token_is_lost_or_written_twice():
     """B31: the model engine finds fault with any other beginning than what was written."""
     house = desk(max_running=2)

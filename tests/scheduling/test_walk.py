@@ -191,6 +191,8 @@ class WatchedDesk(Desk):
             assert figures.ahead == (before if figures.state == "queued" else 0)
             parts = figures.queue_s + figures.read_s + figures.parked_s + figures.decode_s
             assert abs(figures.total_s - parts) < TINY
+            assert abs(figures.parked_s - sum(figures.parked_s_by.values())) < TINY
+            assert figures.parked_s_by.keys() == figures.parks.keys()
             assert abs(figures.total_s - (self.now - self.asked[seq].arrived)) < TINY
 
     def somebody_runs(self) -> None:
