@@ -29,7 +29,10 @@ from test_long_walk import walk
 from test_walk import WatchedDesk
 
 KEEP_EVERY_S = 20.0
-DIRTY = ", changed"
+WALKED = (
+    "strata/scheduling",
+    *(f"tests/scheduling/{name}.py" for name in ("model_engine", "test_walk", "test_long_walk")),
+)
 HELD = (
     "each page has one owner, or is shared and read only; what is held, free, cached and reserved adds up",
     "all that have started can still end, whatever they ask for (the banker's test)",
@@ -48,13 +51,15 @@ HELD = (
 )
 
 
-def commit() -> str:
-    """Which code this is; with a mark if it isn't what was committed."""
-    root = HERE.parent
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-    code = ["strata", "tests/scheduling", "bench/walk.py"]
-    clean = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *code], cwd=root, check=False).returncode == 0
-    return head.stdout.strip() + ("" if clean else DIRTY)
+def git(*words: str) -> str:
+    told = subprocess.run(["git", *words], cwd=HERE.parent, capture_output=True, text=True, check=True)
+    return told.stdout.strip()
+
+
+def code() -> list[str]:
+    """Git's names of what is walked, and of what walks it; nothing if it isn't what was committed."""
+    changed = git("status", "--porcelain", "--", *WALKED)
+    return [] if changed else git("rev-parse", *(f"HEAD:{path}" for path in WALKED)).split()
 
 
 def seen_in(desk: WatchedDesk) -> Counter[str]:
@@ -66,38 +71,38 @@ def seen_in(desk: WatchedDesk) -> Counter[str]:
     return seen
 
 
-def before(out: Path, code: str) -> dict[str, Any]:
+def before(out: Path, walked: list[str]) -> dict[str, Any]:
     """What an earlier run of the same code has kept, if any."""
     kept: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    return kept if kept.get("commit") == code and not code.endswith(DIRTY) else {}
+    return kept if walked and kept.get("code") == walked else {}
 
 
 def go_on(out: Path, steps: int) -> dict[str, Any]:
-    code = commit()
-    kept = before(out, code)
-    seen = Counter(kept.get("seen", {}))
-    seconds, worked = kept.get("seconds", 0.0), kept.get("processor_seconds", 0.0)
+    walked = code()
+    report = before(out, walked)
+    seen = Counter(report.get("seen", {}))
+    seconds, worked = report.get("seconds", 0.0), report.get("processor_seconds", 0.0)
     began, used, written = time.monotonic(), time.process_time(), 0.0
-    report: dict[str, Any] = {}
     while seen["steps"] < steps:
         seen += seen_in(walk(seen["histories"]))
         if time.monotonic() - written > KEEP_EVERY_S or seen["steps"] >= steps:
             report = {
                 "command": shlex.join(["bench/walk.py", *sys.argv[1:]]),
-                "commit": code,
+                "commit": git("rev-parse", "HEAD"),
+                "code": walked,
                 "machine": machine() | {"nice": os.nice(0)},
+                "whole": seen["steps"] >= steps,
                 "steps": seen["steps"],
                 "histories": seen["histories"],
                 "seconds": round(seconds + time.monotonic() - began, 1),
                 "processor_seconds": round(worked + time.process_time() - used, 1),
-                "whole": seen["steps"] >= steps,
                 "held_at_every_decision": HELD,
                 "seen": dict(sorted(seen.items())),
             }
             out.write_text(json.dumps(report, indent=1) + "\n")
             written = time.monotonic()
             print(f"{seen['steps']} steps, {seen['histories']} histories", flush=True)
-    return report or kept
+    return report
 
 
 def main() -> None:
