@@ -182,11 +182,18 @@ class Chaos:
     def over(self) -> bool:
         return self.tally.kills >= self.options.kills and self.tally.left >= self.options.departures
 
+    @property
+    def due(self) -> bool:
+        """Whether another kill is: they are spread over the departures, so that something is done in between."""
+        return self.tally.kills * self.options.departures <= self.tally.left * self.options.kills
+
     # -- the killer -------------------------------------------------------------------------------------------------
 
     async def kill_all(self) -> None:
         while self.tally.kills < self.options.kills:
             await trio.sleep(self.dice.uniform(0.0, self.options.every_s))
+            while not self.due:
+                await trio.sleep(0.1)
             engines = self.server.engines()
             if not engines:
                 raise SystemExit("the engine has no process of its own to be killed (--engine-host process)")
