@@ -12,28 +12,23 @@ from strata.config import SchedulerSettings
 from strata.errors import Overloaded, PromptTooLong, WaitedTooLong
 from strata.scheduling.pace import Pace
 from strata.scheduling.record import Record
+from strata.scheduling.supply import Supply
 from strata.scheduling.waiting import Waiting
 
 
 class Admission:
-    """`pages` of `page_tokens` tokens are all there are."""
+    """What there is, and how many pages a prompt takes, is the supply's to say: two counts could differ."""
 
-    def __init__(
-        self, settings: SchedulerSettings, waiting: Waiting, pace: Pace, *, pages: int, page_tokens: int
-    ) -> None:
+    def __init__(self, settings: SchedulerSettings, waiting: Waiting, pace: Pace, supply: Supply) -> None:
         self._settings = settings
         self._waiting = waiting
         self._pace = pace
-        self._pages = pages
-        self._page_tokens = page_tokens
+        self._supply = supply
         self.refused: Counter[str] = Counter()
         """By reason."""
 
     def __repr__(self) -> str:
         return f"<Admission {self._waiting.queued} of {self._settings.max_queued} queued>"
-
-    def pages_for(self, tokens: int) -> int:
-        return -(-tokens // self._page_tokens)
 
     def admit(self, *, prompt_tokens: int, max_tokens: int) -> int:
         """How many pages it takes at worst.  Raises PromptTooLong if it could never fit, Overloaded if the queue is
@@ -44,10 +39,10 @@ class Admission:
 
     def worst(self, prompt_tokens: int, max_tokens: int) -> int:
         """How many pages it takes at worst.  Raises PromptTooLong, and counts it, if there are not so many."""
-        worst = self.pages_for(prompt_tokens + max_tokens)
-        if worst > self._pages:
+        worst, total = self._supply.pages_for(prompt_tokens + max_tokens), self._supply.pages.total
+        if worst > total:
             self.refused["too long"] += 1
-            tokens, limit = prompt_tokens + max_tokens, self._pages * self._page_tokens
+            tokens, limit = prompt_tokens + max_tokens, total * self._supply.page_tokens
             raise PromptTooLong(
                 f"the prompt has {prompt_tokens} tokens and its answer may have {max_tokens}, {tokens} together; "
                 f"all pages hold {limit}",
@@ -55,10 +50,6 @@ class Admission:
                 limit=limit,
             )
         return worst
-
-    def resize(self, *, pages: int, page_tokens: int) -> None:
-        """From now on there are so many."""
-        self._pages, self._page_tokens = pages, page_tokens
 
     def overdue_at(self) -> float:
         """When the first of those queued will have waited for `max_wait_s`; inf if there is no such time."""

@@ -60,7 +60,7 @@ class Scheduler:
         self._rows = Rows(settings.max_running)
         self._purses = Purses(share=settings.order_share, burst_s=settings.pass_burst_s)
         self._pace = Pace()
-        self._admission = Admission(settings, self._waiting, self._pace, pages=pages, page_tokens=page_tokens)
+        self._admission = Admission(settings, self._waiting, self._pace, self._supply)
         self._steps = Steps(read_share=settings.read_share)
         self._records: dict[Seq, Record] = {}
         self._started: dict[Seq, Record] = {}
@@ -272,7 +272,6 @@ class Scheduler:
         self._overview.workspaces = workspaces
         self._supply.renew(pages=pages, page_tokens=page_tokens, slots=slots)
         self._lending.forget()
-        self._admission.resize(pages=pages, page_tokens=page_tokens)
         for record in list(self._records.values()):
             try:
                 worst = self._admission.worst(record.prompt_tokens, record.max_tokens)

@@ -23,10 +23,10 @@ class Supply:
         self.shares = False
         """Whether any prompt came with names for its pages, so that others may know them."""
         self._settings = settings
-        self._page_tokens = page_tokens
+        self.page_tokens = page_tokens
 
     def __repr__(self) -> str:
-        return f"<Supply {self.pages} of {self._page_tokens} tokens>"
+        return f"<Supply {self.pages} of {self.page_tokens} tokens>"
 
     @property
     def swaps(self) -> bool:
@@ -34,7 +34,7 @@ class Supply:
         return self.pages.slots > 0
 
     def pages_for(self, tokens: int) -> int:
-        return -(-tokens // self._page_tokens)
+        return -(-tokens // self.page_tokens)
 
     # -- what it takes ------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class Supply:
         """What it is expected to take in all (pages): at least one more than it has, at most its worst."""
         if not self.swaps:
             return record.worst
-        answer = max(record.written + self._page_tokens, self._settings.expect_new_tokens)
+        answer = max(record.written + self.page_tokens, self._settings.expect_new_tokens)
         return min(record.worst, self.pages_for(record.prompt_tokens + answer))
 
     def required(self, record: Record) -> int:
@@ -77,7 +77,7 @@ class Supply:
         known: tuple[int, ...] = ()
         if record.state is State.QUEUED:
             known = self._known(record)
-            end = len(known) * self._page_tokens
+            end = len(known) * self.page_tokens
             number = self.pages_for(min(record.prompt_tokens, (end // record.chunk_tokens + 1) * record.chunk_tokens))
         else:
             number = self.to_run(record)
@@ -133,7 +133,7 @@ class Supply:
     def read(self, record: Record) -> None:
         """What it has read whole may be read by others.  Only reading gives the same bits to all; answers may not."""
         if self._settings.prefix_cache and record.prefix:
-            self.pages.share(record.seq, record.prefix[: record.position // self._page_tokens])
+            self.pages.share(record.seq, record.prefix[: record.position // self.page_tokens])
 
     def end(self, record: Record) -> None:
         # Its pages are free at once: messages are handled in order, so the next owner's come after its close.
@@ -146,7 +146,7 @@ class Supply:
     def renew(self, *, pages: int, page_tokens: int, slots: int) -> None:
         """Another engine is up, with these."""
         self.pages = Pages(pages, slots)
-        self._page_tokens = page_tokens
+        self.page_tokens = page_tokens
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Supply:
         """What may be known of a prompt: all but its last token, whose logits are needed."""
         if not self._settings.prefix_cache:
             return ()
-        return record.prefix[: (record.prompt_tokens - 1) // self._page_tokens]
+        return record.prefix[: (record.prompt_tokens - 1) // self.page_tokens]
 
     def _know(self, record: Record, pages: int) -> None:
-        record.known = record.position = pages * self._page_tokens
+        record.known = record.position = pages * self.page_tokens

@@ -8,7 +8,14 @@ import pytest
 from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
-from strata.errors import IllegalTransition, InvalidRequest, Overloaded, PromptTooLong, WaitedTooLong
+from strata.errors import (
+    EngineUnavailable,
+    IllegalTransition,
+    InvalidRequest,
+    Overloaded,
+    PromptTooLong,
+    WaitedTooLong,
+)
 from strata.messages import Completed, Failed, Seq
 from strata.scheduling import Decision
 
@@ -143,6 +150,23 @@ def test_a_sequence_that_stands_at_the_end_of_its_pages_gets_one_more_up_to_its_
         house.scheduler.wants(one, 0.0)
         house.decide()
         assert house.scheduler.statistics(0.0).pages_held == min(8, expected)
+
+
+def test_what_is_refused_and_what_is_granted_go_by_one_count_also_after_another_engine():
+    """B17: the last page that the engine has can be held, and one more is never promised."""
+    house = desk(pages=10)
+    for pages in (10, 5):
+        if house.pages != pages:
+            house.die(EngineUnavailable("the engine died"), pages=pages)
+        tokens = pages * house.work.page_tokens
+        whole = house.submit(tokens - 1, 1)
+        with pytest.raises(PromptTooLong) as refused:
+            house.submit(tokens, 1)
+        assert (refused.value.tokens, refused.value.limit) == (tokens + 1, tokens)
+        house.run(until=whole)
+        assert house.tokens[whole] == [1]
+        now = house.scheduler.statistics(house.now)
+        assert now.pages_total == now.pages_free == pages
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again():
