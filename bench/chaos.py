@@ -200,12 +200,14 @@ class Chaos:
             os.kill(engines[0], signal.SIGKILL)
             self.tally.kills += 1
             killed = time.monotonic()
+            last = engines[0]
             while self.dice.random() < LOADING and self.tally.kills < self.options.kills:
-                await self.kill_the_next(engines[0])
+                last = await self.kill_the_next(last)
             await until_ready(self.client, self.server)
             self.tally.unready.append(time.monotonic() - killed)
 
-    async def kill_the_next(self, before: int) -> None:
+    async def kill_the_next(self, before: int) -> int:
+        """The one after that process, before it is up or soon after; its process."""
         while not (engines := [pid for pid in self.server.engines() if pid != before]):
             await trio.sleep(0.01)
         await trio.sleep(self.dice.uniform(0.0, 1.0))
@@ -213,6 +215,7 @@ class Chaos:
             os.kill(engines[0], signal.SIGKILL)
         self.tally.kills += 1
         self.tally.kills_while_loading += 1
+        return engines[0]
 
     # -- the clients ------------------------------------------------------------------------------------------------
 
