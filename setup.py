@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("strata/cpu/native")
-ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "rows_python.c", "tiles_python.c"]
+ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "program.c", "rows_python.c", "tiles_python.c"]
 """Compiled for any processor of the kind."""
 FOR_EACH_SET = ["attend.c", "fixed.c", "rows.c", "tiles.c", "tiles_attend.c"]
 """Compiled for each set; what they offer to the others is a table named by `SET(...)` (sets.h)."""

@@ -36,7 +36,7 @@ def product(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[n
     """out (+)= x @ weights.T; gated: out = activation(x @ gate.T) * (x @ up.T)."""
 
 def norm(x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /) -> None:
-    """`out` may be `x`."""
+    """Of whole rows, or of each head where the weight is as long as a head; `out` may be `x`."""
 
 def expand(weights: Weights, rows: NDArray[np.int64], out: NDArray[np.float32], /) -> None:
     """Rows of all parts, one below the other, as numbers.  Raises IndexError for one that isn't there."""
@@ -59,6 +59,36 @@ def attend(
 
     A row sees `window` keys, its own the last of them; 0: all.
     """
+
+class Program:
+    """Operations on rows, taken down once, with their arrays, and done in one call each time.
+
+    All that attend have one cache, and find their rows at the places that `run` is given.
+    """
+
+    def product(self, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None: ...
+    def norm(
+        self, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32], /
+    ) -> None: ...
+    def add(self, x: NDArray[np.float32], vector: NDArray[np.float32], /) -> None: ...
+    def add_rows(self, x: NDArray[np.float32], more: NDArray[np.float32], /) -> None: ...
+    def attend(
+        self,
+        queries: NDArray[np.float32],
+        keys: NDArray[np.float32],
+        values: NDArray[np.float32],
+        table: NDArray[np.complex64],
+        cache: NDArray[np.float32],
+        layer: int,
+        window: int,
+        scale: float,
+        out: NDArray[np.float32],
+        /,
+    ) -> None: ...
+    def run(self, pool: Pool, places: list[tuple[Sequence[int], int]], /) -> None: ...
+    @staticmethod
+    def bytes_of(operations: int, /) -> int:
+        """Memory that a program of so many takes."""
 
 def product_tiles(pool: Pool, weights: Weights, x: NDArray[np.float32], out: NDArray[np.float32], add: bool, /) -> None:
     """The same as `product` for whole tiles of rows."""

@@ -18,6 +18,7 @@ from strata.cpu.compiled_tiles import CompiledTiles
 from strata.cpu.kernels import RowKernels
 from strata.cpu.matrix import Activation
 from strata.cpu.ops import CpuOps
+from strata.cpu.program import Program
 from strata.cpu.quantised import Stored
 from strata.cpu.stored import StoredMatrix
 from strata.cpu.workers import Workers
@@ -41,6 +42,9 @@ class CompiledRows(RowKernels):
     def add_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
         _kernels.norm(x, weight, eps, x)
         out += x
+
+    def norm_heads(self, x: Floats, weight: Floats, eps: float) -> None:
+        _kernels.norm(x, weight, eps, x)
 
     def linear(self, x: Floats, matrix: Any, out: Floats) -> None:
         _kernels.product(self._pool, matrix.weights, x, out, False)
@@ -100,6 +104,12 @@ class CompiledOps(CpuOps):
     ) -> None:
         rows, look = (queries, keys, values, sight.angles), (sight.layer, sight.window, sight.scale)
         _kernels.attend(self._pool, *rows, cache.memory, *look, list(places), out)
+
+    def recorder(self) -> Program:
+        return Program(self._pool)
+
+    def recorder_bytes(self, operations: int) -> int:
+        return Program.bytes_of(operations)
 
     def close(self) -> None:
         self._pool.close()

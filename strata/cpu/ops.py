@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +180,13 @@ class CpuOps:
             self._write(cache, sight.layer, pages, position, keys[at : at + 1], values[at : at + 1])
         stored = [(attention.Stored(cache, sight, pages), position) for pages, position in places]
         attention.attend_rows(self._workers, queries, stored, out)
+
+    def recorder(self) -> Any:
+        # NumPy's operations take their time by themselves.
+        return None
+
+    def recorder_bytes(self, _operations: int) -> int:
+        return 0
 
     @staticmethod
     def _write(cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: Floats, values: Floats) -> None:

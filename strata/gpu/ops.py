@@ -181,6 +181,12 @@ class GpuOps:
             self.attention.store(cache, sight.layer, pages, position, keys[one], values[one])
         self.attention.rows(queries, cache, sight, places, out)
 
+    def recorder(self) -> None:
+        return None
+
+    def recorder_bytes(self, _operations: int) -> int:
+        return 0
+
     def _rotate(
         self,
         queries: DeviceArray,

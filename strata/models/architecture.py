@@ -72,7 +72,7 @@ class Model(Protocol):
         ...
 
     def bytes_beside_pages(self, context: int, rows: int) -> int:
-        """Memory that `allocate` takes for so many positions and rows, without the pages."""
+        """Memory that `allocate` and steps take for so many positions and rows, without the pages."""
         ...
 
     def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:

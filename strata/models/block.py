@@ -92,6 +92,8 @@ class Block:
     """One layer's weights, on a device."""
 
     activation: ClassVar[Activation] = "silu"
+    most_operations: ClassVar[int] = 10
+    """That `run` tells kernels of any configuration; attending is one, `add_norm` two."""
 
     eps: float
     attention_norm: Array

@@ -6,8 +6,9 @@ only the residual rows are alive, and they lie in the chunk's workspace.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -18,10 +19,18 @@ from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspac
 from strata.models.block import Block, Parts, Room
 from strata.models.config import ModelConfig, RawTensor, Rope
 from strata.models.families import family_of
-from strata.models.ops import Array, Cache, CacheShape, Matrix, Ops, Sight
+from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops, Sight
 from strata.models.raw import shifted
 
 _GIB: Final = 2**30
+
+Places: TypeAlias = Sequence[tuple[Sequence[int], int]]
+"""Of rows: each its sequence's pages, and its position."""
+
+_OPERATIONS_OF_HEAD: Final = 2
+
+_RECORDED: Final = 32
+"""Rows of the largest step that is recorded: each count of rows takes memory, and larger steps gain little."""
 
 PADDING: Final = 0
 """The token of rows that only make a tile whole; their results are never looked at."""
@@ -76,6 +85,8 @@ class Decoder:
         self._cache: Cache = None
         self._room: Room
         self._step: _StepRoom
+        self._steps: dict[int, Callable[[Places], None]] = {}
+        """By how many rows a step has."""
         self._rows = 0
 
     @property
@@ -97,7 +108,13 @@ class Decoder:
     def bytes_beside_pages(self, context: int, rows: int) -> int:
         config = self.config
         numbers = self._room_rows(rows) * Room.width(config) + rows * _StepRoom.width(config)
-        return 4 * numbers + len(self._ropes()) * self._ops.rotation_bytes(context, config.rope_dim)
+        angles = len(self._ropes()) * self._ops.rotation_bytes(context, config.rope_dim)
+        recorded = min(rows, _RECORDED) * self._ops.recorder_bytes(self._most_operations())
+        return 4 * numbers + angles + recorded
+
+    def _most_operations(self) -> int:
+        """Of a step."""
+        return sum(layer.most_operations for layer in self._weights.layers) + _OPERATIONS_OF_HEAD
 
     def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
         config = self.config
@@ -113,6 +130,7 @@ class Decoder:
         self._sights = tuple(self._look(context))
         self._room = Room.of(self._ops, config, self._room_rows(rows))
         self._step = _StepRoom.of(self._ops, config, rows)
+        self._steps = {}
         self._rows = rows
 
     def _look(self, context: int) -> Iterator[Sight]:
@@ -188,7 +206,8 @@ class Decoder:
                 rows = residual[stretch.start - origin : stretch.stop - origin]
                 self._read_slice(layer, rows, stretch, handle.pages, start, end)
         last = end - 1 - origin
-        logits: Logits = self._logits(residual[last : last + 1])[0]
+        self._head(self._ops.rows, residual[last : last + 1])
+        logits: Logits = self._host_logits(1)[0]
         return logits
 
     def _read_slice(self, layer: int, rows: Array, stretch: range, pages: Sequence[int], start: int, end: int) -> None:
@@ -217,35 +236,48 @@ class Decoder:
         return [logits for go in goes for logits in self._decode(go)]
 
     def _decode(self, rows: Sequence[DecodeRow]) -> Iterable[Logits]:
-        residual = self._step.residual[: len(rows)]
-        self._embed(np.array([row.token for row in rows], np.int64), residual)
-        for layer in range(self.config.layers):
-            self._decode_layer(layer, residual, rows)
-        return self._logits(residual)
+        count = len(rows)
+        self._embed(np.array([row.token for row in rows], np.int64), self._step.residual[:count])
+        if count not in self._steps:
+            self._steps[count] = self._record(count)
+        self._steps[count]([(row.handle.pages, row.position) for row in rows])
+        return self._host_logits(count)
 
-    def _decode_layer(self, layer: int, residual: Array, rows: Sequence[DecodeRow]) -> None:
-        room = self._room.first(len(rows))
+    def _record(self, count: int) -> Callable[[Places], None]:
+        """All between the embedding and the logits of so many rows, wherever they are."""
+        recorder = self._ops.recorder() if count <= _RECORDED else None
+        if recorder is None:
+            return partial(self._one_by_one, count)
+        self._operations(count, recorder, recorder.attend)
+        return recorder.run
 
-        def attend() -> None:
-            places = [(row.handle.pages, row.position) for row in rows]
-            self._ops.attend_rows(
-                room.queries, room.keys, room.values, self._sights[layer], self._cache, places, room.attended
-            )
+    def _one_by_one(self, count: int, places: Places) -> None:
+        def attend(queries: Array, keys: Array, values: Array, sight: Sight, cache: Cache, out: Array) -> None:
+            self._ops.attend_rows(queries, keys, values, sight, cache, places, out)
 
-        self._weights.layers[layer].run(self._ops.rows, residual, room, attend)
+        self._operations(count, self._ops.rows, attend)
+
+    def _operations(self, count: int, kernels: Kernels, attend_at_places: Callable[..., None]) -> None:
+        residual, room = self._step.residual[:count], self._room.first(count)
+        for sight, layer in zip(self._sights, self._weights.layers, strict=True):
+            inputs = (room.queries, room.keys, room.values, sight, self._cache)
+            layer.run(kernels, residual, room, partial(attend_at_places, *inputs, room.attended))
+        self._head(kernels, residual)
 
     # -- both -----------------------------------------------------------------------------------------------------
 
     def _embed(self, tokens: NDArray[np.int64], residual: Array) -> None:
         self._ops.embed(self._weights.embedding, tokens, self.config.embedding_scale, residual)
 
-    def _logits(self, residual: Array) -> NDArray[np.float32]:
-        """The logits of rows, each computed by itself whether it was read or decoded: (rows, vocab_size)."""
-        kernels = self._ops.rows
+    def _head(self, kernels: Kernels, residual: Array) -> None:
+        """The step's logits, of rows that are computed each by itself, whether they were read or decoded."""
         normed, logits = self._step.normed[: len(residual)], self._step.logits[: len(residual)]
         kernels.norm(residual, self._weights.norm, self.config.rms_eps, normed)
         kernels.linear(normed, self._weights.head, logits)
-        return self._ops.numbers(logits)
+
+    def _host_logits(self, count: int) -> NDArray[np.float32]:
+        """(count, vocab_size)."""
+        return self._ops.numbers(self._step.logits[:count])
 
 
 def _refuse_what_does_not_fit(needed: int, available: int) -> None:

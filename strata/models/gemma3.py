@@ -39,6 +39,7 @@ _CAPS: Final = ("attn_logit_softcapping", "final_logit_softcapping")
 @frozen(kw_only=True)
 class Gemma3Block(Block):
     activation: ClassVar[Activation] = "gelu"
+    most_operations: ClassVar[int] = 14
 
     attended_norm: Array
     """Of what attention adds."""

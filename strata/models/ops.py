@@ -93,6 +93,19 @@ class Kernels(Protocol):
         ...
 
 
+class Recorder(Kernels, Protocol):
+    """Takes operations on rows down, instead of doing them; `run` does all, as often as wanted.
+
+    They are done in order, with the arrays that were given and what those hold then.
+    """
+
+    def attend(self, queries: Array, keys: Array, values: Array, sight: Sight, cache: Cache, out: Array) -> None:
+        """`Ops.attend_rows` at the places that `run` is given; the cache is always the same."""
+        ...
+
+    def run(self, places: Sequence[tuple[Sequence[int], int]]) -> None: ...
+
+
 class Ops(Protocol):
     """One device."""
 
@@ -202,6 +215,14 @@ class Ops(Protocol):
 
         All keys and values are stored before any row attends, so that one may attend to others of the same call.
         """
+        ...
+
+    def recorder(self) -> Recorder | None:
+        """For a decode step's operations, which are the same each time; None: there is nothing to be gained by it."""
+        ...
+
+    def recorder_bytes(self, operations: int) -> int:
+        """Memory of the device that one takes when it was told so many, `add_norm` counted twice."""
         ...
 
     def numbers(self, array: Array) -> NDArray[np.float32]:

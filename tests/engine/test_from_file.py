@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strata.config import Settings
+from strata.cpu.choice import NUMPY
 from strata.cpu.device import open_cpu
 from strata.engine.budget import LONGEST_UNASKED, plan
 from strata.engine.engine import Engine
@@ -56,9 +57,9 @@ def test_memory_that_the_system_does_not_give_refuses_the_start_in_one_line(tiny
 
 
 def test_an_engine_takes_the_memory_that_its_budget_counts(tiny_model_path: Path) -> None:
-    """All of it, and none for each count of rows that it meets."""
+    """All of it at once: NumPy has no recorder, whose memory a step takes that is the first with its count of rows."""
     settings = Settings.of(threads=1, max_running=200)
-    model = make_model(open_model(tiny_model_path), open_cpu(1))
+    model = make_model(open_model(tiny_model_path), open_cpu(1, kernels=NUMPY))
     budget = plan(model, settings.engine, max_running=200, free_bytes=1 << 30)
     counted = (budget.pages + budget.slots) * model.bytes_per_page(budget.page_tokens) + model.bytes_beside_pages(
         budget.context, 200

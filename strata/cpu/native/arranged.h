@@ -8,26 +8,21 @@
 
 #include "blocks.h"
 
-/* NIBBLES: 16 bytes, low nibbles before high ones.  BYTES: 32 bytes, each a code or part of one. */
-enum order { NATURAL, NIBBLES, BYTES, ORDERS };
+/* BYTES: 32 bytes, each a code or part of one. */
+enum order { NATURAL, BYTES, ORDERS };
 
 #if defined(KERNELS_AVX512) || defined(KERNELS_AVX2)
 
 INLINE enum order order_of(enum kind kind)
 {
     switch (kind) {
-    case Q4_0: case Q4_1: case Q5_0: case Q5_1: return NIBBLES;
     case Q4_K: case Q5_K: case Q6_K: return BYTES;
     default: return NATURAL;
     }
 }
 
 /* The element of 32 that stands at place `at`. */
-INLINE int element_at(enum order order, int at)
-{
-    int nibble = at / 4, byte = at / 8;
-    return order == NIBBLES ? 4 * (at % 4) + nibble / 2 + 16 * (nibble & 1) : order == BYTES ? 4 * (at % 8) + byte : at;
-}
+INLINE int element_at(enum order order, int at) { return order == BYTES ? 4 * (at % 8) + at / 8 : at; }
 
 /* -- 32-bit lanes ------------------------------------------------------------------------------------------------ */
 
@@ -35,7 +30,6 @@ INLINE int element_at(enum order order, int at)
 typedef __m512i words;
 INLINE words w_all(int a) { return _mm512_set1_epi32(a); }
 INLINE words w_load(const int32_t *at) { return _mm512_loadu_si512(at); }
-INLINE words w_four(const uint8_t *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)at)); }
 INLINE words w_eight(const uint8_t *at) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)at)); }
 INLINE words w_right(words a, words bits) { return _mm512_srlv_epi32(a, bits); }
 INLINE words w_right_all(words a, int bits) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits)); }
@@ -54,7 +48,6 @@ INLINE lanes v_quarters(__m128 a, __m128 b)
 typedef __m256i words;
 INLINE words w_all(int a) { return _mm256_set1_epi32(a); }
 INLINE words w_load(const int32_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
-INLINE words w_four(const uint8_t *at) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)at)); }
 INLINE words w_eight(const uint8_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
 INLINE words w_right(words a, words bits) { return _mm256_srlv_epi32(a, bits); }
 INLINE words w_right_all(words a, int bits) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(bits)); }
@@ -67,11 +60,7 @@ INLINE lanes v_spread(__m128 a) { return _mm256_broadcastss_ps(a); }
 INLINE lanes v_quarters(__m128 a, __m128 b) { return _mm256_set_m128(_mm_broadcastss_ps(b), _mm_broadcastss_ps(a)); }
 #endif
 
-/* By vector: where the code of each lane begins, in bits of its lane; and which of the 32 elements it is. */
-static const int32_t nibble_bits[BLOCK] = {0,  0,  0,  0,  4,  4,  4,  4,  8,  8,  8,  8,  12, 12, 12, 12,
-                                           16, 16, 16, 16, 20, 20, 20, 20, 24, 24, 24, 24, 28, 28, 28, 28};
-static const int32_t nibble_element[BLOCK] = {0, 4, 8,  12, 16, 20, 24, 28, 1, 5, 9,  13, 17, 21, 25, 29,
-                                              2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31};
+/* By vector: where the code of each lane begins, in bits of its lane. */
 static const int32_t byte_bits[BLOCK] = {0,  0,  0,  0,  0,  0,  0,  0,  8,  8,  8,  8,  8,  8,  8,  8,
                                          16, 16, 16, 16, 16, 16, 16, 16, 24, 24, 24, 24, 24, 24, 24, 24};
 
@@ -81,39 +70,6 @@ INLINE __m128 two_halves(const uint8_t *at)
     int32_t both;
     memcpy(&both, at, sizeof both);
     return _mm_cvtph_ps(_mm_cvtsi32_si128(both));
-}
-
-/* code * scale + least, with the fifth bit of each element in the 32 at `fifth`, if it isn't NULL.  Both from the first
- * two lanes of `scales`. */
-INLINE void nibbles(const uint8_t *codes, const uint8_t *fifth, lanes scale, lanes least, lanes out[VECTORS])
-{
-    words raw = w_four(codes), bits = w_all(0);
-    if (fifth != NULL) {
-        int32_t all;
-        memcpy(&all, fifth, sizeof all);
-        bits = w_all(all);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < VECTORS; i++) {
-        words code = w_and(w_right(raw, w_load(nibble_bits + W * i)), w_all(15));
-        if (fifth != NULL)
-            code = w_or(code, w_left_all(w_and(w_right(bits, w_load(nibble_element + W * i)), w_all(1)), 4));
-        out[i] = v_fma(w_lanes(code), scale, least);
-    }
-}
-
-/* `scale` is that of codes which stand for -`middle` and up. */
-INLINE void nibbles_around(const uint8_t *codes, const uint8_t *fifth, const uint8_t *half, float middle,
-                           lanes out[VECTORS])
-{
-    __m128 scale = two_halves(half);
-    nibbles(codes, fifth, v_spread(scale), v_spread(_mm_mul_ss(scale, _mm_set_ss(-middle))), out);
-}
-
-INLINE void nibbles_from(const uint8_t *codes, const uint8_t *fifth, const uint8_t *halves, lanes out[VECTORS])
-{
-    __m128 both = two_halves(halves);
-    nibbles(codes, fifth, v_spread(both), v_spread(_mm_movehdup_ps(both)), out);
 }
 
 INLINE void arranged_k45(const uint8_t *super, int at, int five, lanes out[VECTORS])
@@ -153,10 +109,6 @@ INLINE void arranged_k6(const uint8_t *super, int at, lanes out[VECTORS])
 INLINE void arranged_block(enum kind kind, const uint8_t *row, long at, lanes out[VECTORS])
 {
     switch (kind) {
-    case Q4_0: row += 18 * at; nibbles_around(row + 2, NULL, row, 8.0f, out); break;
-    case Q4_1: row += 20 * at; nibbles_from(row + 4, NULL, row, out); break;
-    case Q5_0: row += 22 * at; nibbles_around(row + 6, row + 2, row, 16.0f, out); break;
-    case Q5_1: row += 24 * at; nibbles_from(row + 8, row + 4, row, out); break;
     case Q8_0: {
         row += 34 * at;
         lanes scale = v_spread(two_halves(row));

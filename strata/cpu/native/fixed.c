@@ -283,7 +283,7 @@ INLINE void lone_eight(enum kind kind, const uint8_t *row, long step, long block
     for (long at = 0; at < blocks; at++, row += size_of(kind)) {
         const struct inputs *inputs = block_of(x, 0, at);
         words sums[4];
-        fetch(row + 8 * step + at * 7 * size_of(kind), 8 * size_of(kind));
+        fetch(row + 16 * step + at * 7 * size_of(kind), 8 * size_of(kind));
 #pragma GCC unroll 4
         for (int pair = 0; pair < 4; pair++) {
             struct codes_of_two codes;
@@ -307,7 +307,7 @@ INLINE void several_eight(enum kind kind, const uint8_t *row, long step, long bl
     for (long at = 0; at < blocks; at++, row += size_of(kind)) {
         struct codes_of_two codes[4];
         struct scales scales = take_scales(kind, row, step);
-        fetch(row + 8 * step + at * 7 * size_of(kind), 8 * size_of(kind));
+        fetch(row + 16 * step + at * 7 * size_of(kind), 8 * size_of(kind));
         for (int pair = 0; pair < 4; pair++)
             take_codes(kind, row + firsts[pair] * step, row + seconds[pair] * step, &codes[pair]);
         for (long r = 0; r < x.rows; r++) {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 static enum set chosen;
-static PyObject *pool_type, *weights_type;
+static PyObject *pool_type, *weights_type, *program_type;
 
 enum set chosen_set(void) { return chosen; }
 
@@ -331,6 +331,7 @@ PyMODINIT_FUNC PyInit__kernels(void)
     if (module != NULL
         && (add_type(module, "Pool", &pool_spec, &pool_type) < 0
             || add_type(module, "Weights", &weights_spec, &weights_type) < 0
+            || add_type(module, "Program", &program_spec, &program_type) < 0
             || PyModule_AddFunctions(module, row_functions) < 0 || PyModule_AddFunctions(module, tile_functions) < 0))
         Py_CLEAR(module);
     return module;

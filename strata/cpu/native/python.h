@@ -41,6 +41,8 @@ const struct weights *weights_of(PyObject *object);
 
 enum set chosen_set(void);
 
+extern PyType_Spec program_spec; /* program.c */
+
 /* More functions of the module; each file that has some ends them with an empty one. */
 extern PyMethodDef row_functions[], tile_functions[];
 

@@ -9,6 +9,7 @@
 #include "arranged.h"
 #include "fixed.h"
 #include "gates.h"
+#include "norm.h"
 
 #define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
 #define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
@@ -96,17 +97,6 @@ INLINE void lone_outputs(enum kind kind, const struct part *part, long first, lo
     }
 }
 
-static void lone_row(const struct part *part, long first, long count, const float *x, float *out)
-{
-    switch (part->kind) {
-#define CASE(kind) case kind: lone_outputs(kind, part, first, count, x, out); break
-    CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
-    CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
-#undef CASE
-    case KINDS: break;
-    }
-}
-
 /* -- a few rows -------------------------------------------------------------------------------------------------- */
 
 /* OUTPUTS outputs of `rows` rows (a constant), each with each; the weights don't leave their registers. */
@@ -162,15 +152,13 @@ INLINE void few_outputs(enum kind kind, const struct part *part, long first, lon
     }
 }
 
-static void few_rows(const struct part *part, long first, long count, struct floats x, float *out, long stride)
+INLINE void outputs_of(enum kind kind, const struct part *part, long first, long count, struct floats x, float *out,
+                       long stride)
 {
-    switch (part->kind) {
-#define CASE(kind) case kind: few_outputs(kind, part, first, count, x, out, stride); break
-    CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
-    CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
-#undef CASE
-    case KINDS: break;
-    }
+    if (x.rows == 1)
+        lone_outputs(kind, part, first, count, x.at, out);
+    else
+        few_outputs(kind, part, first, count, x, out, stride);
 }
 
 /* Any number of rows, ROWS at a time. */
@@ -180,10 +168,12 @@ static void row_by_row(const struct part *part, long first, long count, struct f
         struct floats some = x;
         some.at = x.at + at * x.stride;
         some.rows = x.rows - at < ROWS ? x.rows - at : ROWS;
-        if (some.rows == 1)
-            lone_row(part, first, count, some.at, out + at * stride);
-        else
-            few_rows(part, first, count, some, out + at * stride, stride);
+        switch (part->kind) {
+#define CASE(kind) case kind: outputs_of(kind, part, first, count, some, out + at * stride, stride); break
+        CASE(F32); CASE(F16); CASE(BF16); CASE(Q8_0); CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+#undef CASE
+        default: break; /* fixed.h */
+        }
     }
 }
 #define FEW 16
@@ -443,21 +433,12 @@ static int product(struct pool *pool, const struct product *product)
 
 /* -- norm -------------------------------------------------------------------------------------------------------- */
 
-static void norm(struct floats x, const float *weight, float eps, struct floats out)
+static void norm(const struct norm *norm)
 {
-    for (long r = 0; r < x.rows; r++) {
-        const float *from = x.at + r * x.stride;
-        float *to = out.at + r * out.stride;
-        lanes sum = v_zero();
-        for (long at = 0; at < x.columns; at += W) {
-            float some[W] = {0};
-            memcpy(some, from + at, (x.columns - at < W ? x.columns - at : W) * sizeof *some);
-            sum = v_fma(v_load(some), v_load(some), sum);
-        }
-        float scale = sqrtf(v_sum(sum) / (float)x.columns + eps);
-        for (long at = 0; at < x.columns; at++)
-            to[at] = from[at] / scale * weight[at];
-    }
+    for (long r = 0; r < norm->x.rows; r++)
+        for (long at = 0; at < norm->x.columns; at += norm->width)
+            norm_row(norm->x.at + r * norm->x.stride + at, norm->weight, norm->eps, norm->width,
+                     norm->out.at + r * norm->out.stride + at);
 }
 
 static void expand(const struct part *part, long first, struct floats out)

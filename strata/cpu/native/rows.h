@@ -48,12 +48,20 @@ struct attention {
     float scale;        /* of products of queries and keys */
 };
 
+/* Of whole rows, or of each `width` neighbours where the weight is narrower; `out` may be `x`. */
+struct norm {
+    struct floats x, out;
+    const float *weight;
+    long width;
+    float eps;
+};
+
 struct row_kernels {
     /* These two return 0, or -1 where memory is lacking. */
     int (*product)(struct pool *pool, const struct product *product);
     /* Turns queries and keys in place, stores keys and values, and attends to all that is stored up to each row. */
     int (*attend)(struct pool *pool, const struct attention *attention);
-    void (*norm)(struct floats x, const float *weight, float eps, struct floats out);
+    void (*norm)(const struct norm *norm);
     /* Numbers of rows first .. first + out.rows - 1. */
     void (*expand)(const struct part *part, long first, struct floats out);
 };

@@ -1,12 +1,12 @@
 /* The row kernels as Python functions: every size is checked here, so that the kernels needn't. */
 #include "python.h"
 
-#include "rows.h"
+#include "rows_python.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct row_kernels *kernels(void)
+const struct row_kernels *row_kernels(void)
 {
 #ifdef HAVE_AVX2
     static const struct row_kernels *const all[SETS] = {&rows_portable, &rows_avx2, &rows_avx512};
@@ -25,12 +25,26 @@ static PyObject *run_product(PyObject *pool_object, const struct product *produc
         return NULL;
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = kernels()->product(pool, product);
+    failed = row_kernels()->product(pool, product);
     Py_END_ALLOW_THREADS
     pool_leave(pool_object);
     if (failed)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
+}
+
+int take_product(PyObject *const *arguments, struct view views[2], struct product *out)
+{
+    out->weights = weights_of(arguments[0]);
+    if (out->weights == NULL || view_rows(arguments[1], "x", 0, &views[0], &out->x) < 0
+        || view_rows(arguments[2], "out", 1, &views[1], &out->out) < 0)
+        return -1;
+    out->add = PyObject_IsTrue(arguments[3]) == 1;
+    if (out->x.columns == out->weights->columns && out->out.columns == out->weights->outputs
+        && out->x.rows == out->out.rows && !(out->add && out->weights->gated))
+        return 0;
+    wrong_sizes();
+    return -1;
 }
 
 /* product(pool, weights, x, out, add) */
@@ -40,19 +54,29 @@ static PyObject *product(PyObject *module, PyObject *const *arguments, Py_ssize_
     struct view views[2] = {0};
     struct product product = {0};
     PyObject *result = NULL;
-    if (!arguments_are(count, 5) || (product.weights = weights_of(arguments[1])) == NULL)
+    if (!arguments_are(count, 5))
         return NULL;
-    if (view_rows(arguments[2], "x", 0, &views[0], &product.x) == 0
-        && view_rows(arguments[3], "out", 1, &views[1], &product.out) == 0) {
-        product.add = PyObject_IsTrue(arguments[4]) == 1;
-        if (product.x.columns != product.weights->columns || product.out.columns != product.weights->outputs
-            || product.x.rows != product.out.rows || (product.add && product.weights->gated))
-            result = wrong_sizes();
-        else
-            result = run_product(arguments[0], &product);
-    }
+    if (take_product(arguments + 1, views, &product) == 0)
+        result = run_product(arguments[0], &product);
     view_end(views, 2);
     return result;
+}
+
+int take_norm(PyObject *const *arguments, struct view views[3], struct norm *out)
+{
+    double eps = PyFloat_AsDouble(arguments[2]);
+    if (PyErr_Occurred() || view_rows(arguments[0], "x", 0, &views[0], &out->x) < 0
+        || view_array(arguments[1], "weight", "f", 1, 0, &views[1]) < 0
+        || view_rows(arguments[3], "out", 1, &views[2], &out->out) < 0)
+        return -1;
+    out->weight = views[1].buffer.buf;
+    out->width = views[1].buffer.shape[0];
+    out->eps = (float)eps;
+    if (out->x.rows == out->out.rows && out->x.columns == out->out.columns && out->width > 0
+        && out->x.columns % out->width == 0)
+        return 0;
+    wrong_sizes();
+    return -1;
 }
 
 /* norm(x, weight, eps, out).  With the GIL: it takes less time than to give it away. */
@@ -60,20 +84,13 @@ static PyObject *norm(PyObject *module, PyObject *const *arguments, Py_ssize_t c
 {
     (void)module;
     struct view views[3] = {0};
-    struct floats x, out;
+    struct norm norm;
     PyObject *result = NULL;
     if (!arguments_are(count, 4))
         return NULL;
-    double eps = PyFloat_AsDouble(arguments[2]);
-    if (!PyErr_Occurred() && view_rows(arguments[0], "x", 0, &views[0], &x) == 0
-        && view_array(arguments[1], "weight", "f", 1, 0, &views[1]) == 0
-        && view_rows(arguments[3], "out", 1, &views[2], &out) == 0) {
-        if (x.rows != out.rows || x.columns != out.columns || views[1].buffer.shape[0] != x.columns) {
-            result = wrong_sizes();
-        } else {
-            kernels()->norm(x, views[1].buffer.buf, (float)eps, out);
-            result = Py_NewRef(Py_None);
-        }
+    if (take_norm(arguments, views, &norm) == 0) {
+        row_kernels()->norm(&norm);
+        result = Py_NewRef(Py_None);
     }
     view_end(views, 3);
     return result;
@@ -115,7 +132,7 @@ static PyObject *expand(PyObject *module, PyObject *const *arguments, Py_ssize_t
                 const struct part *part = part_at(weights, &row);
                 if (part == NULL)
                     break;
-                kernels()->expand(part, (long)row, (struct floats){out.at + at * out.stride, 1, out.columns, 0});
+                row_kernels()->expand(part, (long)row, (struct floats){out.at + at * out.stride, 1, out.columns, 0});
             }
             Py_END_ALLOW_THREADS
             if (at < out.rows)
@@ -129,11 +146,6 @@ static PyObject *expand(PyObject *module, PyObject *const *arguments, Py_ssize_t
 }
 
 /* -- attention --------------------------------------------------------------------------------------------------- */
-
-struct places {
-    struct place *places;
-    int32_t *pages; /* of all rows */
-};
 
 /* One row's place from (pages, position); pages are copied to `*pages`, which moves on. */
 static int read_place(PyObject *pair, const struct attention *all, struct place *place, int32_t **pages)
@@ -162,7 +174,7 @@ static int read_place(PyObject *pair, const struct attention *all, struct place 
     return 0;
 }
 
-static int read_places(PyObject *list, const struct attention *all, struct places *out)
+int take_places(PyObject *list, const struct attention *all, struct places *out)
 {
     long rows = all->queries.rows, most = (all->table.positions - 1) / all->cache.page_tokens + 1;
     if (!PyList_Check(list) || PyList_Size(list) != rows) {
@@ -192,23 +204,49 @@ static int fits(const struct attention *all)
            && all->cache.page_tokens > 0;
 }
 
+void free_places(struct places *places)
+{
+    free(places->places);
+    free(places->pages);
+}
+
 static PyObject *run_attention(PyObject *pool_object, PyObject *list, struct attention *all)
 {
     struct places places = {0};
     struct pool *pool = NULL;
-    int failed = 0, ready = read_places(list, all, &places) == 0 && (pool = pool_enter(pool_object)) != NULL;
+    int failed = 0, ready = take_places(list, all, &places) == 0 && (pool = pool_enter(pool_object)) != NULL;
     if (ready) {
         all->places = places.places;
         Py_BEGIN_ALLOW_THREADS
-        failed = kernels()->attend(pool, all);
+        failed = row_kernels()->attend(pool, all);
         Py_END_ALLOW_THREADS
         pool_leave(pool_object);
     }
-    free(places.places);
-    free(places.pages);
+    free_places(&places);
     if (!ready)
         return NULL;
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
+int take_attention(PyObject *const *arguments, PyObject *result, struct view views[6], struct attention *out)
+{
+    out->layer = PyLong_AsLong(arguments[5]);
+    out->window = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[6]);
+    out->scale = PyErr_Occurred() ? 0 : (float)PyFloat_AsDouble(arguments[7]);
+    if (PyErr_Occurred() || view_rows(arguments[0], "queries", 1, &views[0], &out->queries) < 0
+        || view_rows(arguments[1], "keys", 1, &views[1], &out->keys) < 0
+        || view_rows(arguments[2], "values", 0, &views[2], &out->values) < 0
+        || view_array(arguments[3], "table", "Zf", 2, 0, &views[3]) < 0
+        || view_array(arguments[4], "cache", "f", 6, 1, &views[4]) < 0
+        || view_rows(result, "out", 1, &views[5], &out->out) < 0)
+        return -1;
+    const Py_ssize_t *sizes = views[4].buffer.shape;
+    out->table = (struct table){views[3].buffer.buf, views[3].buffer.shape[0], views[3].buffer.shape[1]};
+    out->cache = (struct cache){views[4].buffer.buf, sizes[0], sizes[1], sizes[3], sizes[4], sizes[5]};
+    if (fits(out) && sizes[2] == 2)
+        return 0;
+    wrong_sizes();
+    return -1;
 }
 
 /* attend(pool, queries, keys, values, table, cache, layer, window, scale, places, out) */
@@ -220,20 +258,8 @@ static PyObject *attend(PyObject *module, PyObject *const *arguments, Py_ssize_t
     PyObject *result = NULL;
     if (!arguments_are(count, 11))
         return NULL;
-    all.layer = PyLong_AsLong(arguments[6]);
-    all.window = PyErr_Occurred() ? 0 : PyLong_AsLong(arguments[7]);
-    all.scale = PyErr_Occurred() ? 0 : (float)PyFloat_AsDouble(arguments[8]);
-    if (!PyErr_Occurred() && view_rows(arguments[1], "queries", 1, &views[0], &all.queries) == 0
-        && view_rows(arguments[2], "keys", 1, &views[1], &all.keys) == 0
-        && view_rows(arguments[3], "values", 0, &views[2], &all.values) == 0
-        && view_array(arguments[4], "table", "Zf", 2, 0, &views[3]) == 0
-        && view_array(arguments[5], "cache", "f", 6, 1, &views[4]) == 0
-        && view_rows(arguments[10], "out", 1, &views[5], &all.out) == 0) {
-        const Py_ssize_t *sizes = views[4].buffer.shape;
-        all.table = (struct table){views[3].buffer.buf, views[3].buffer.shape[0], views[3].buffer.shape[1]};
-        all.cache = (struct cache){views[4].buffer.buf, sizes[0], sizes[1], sizes[3], sizes[4], sizes[5]};
-        result = fits(&all) && sizes[2] == 2 ? run_attention(arguments[0], arguments[9], &all) : wrong_sizes();
-    }
+    if (take_attention(arguments + 1, arguments[10], views, &all) == 0)
+        result = run_attention(arguments[0], arguments[9], &all);
     view_end(views, 6);
     return result;
 }

@@ -7,6 +7,7 @@
  */
 #include "blocks.h"
 #include "gates.h"
+#include "norm.h"
 #include "product.h"
 #include "sets.h"
 #include "tiles.h"
@@ -165,28 +166,6 @@ static int product_tiles(struct pool *pool, const struct product *all)
 }
 
 /* -- norm -------------------------------------------------------------------------------------------------------- */
-
-struct norm {
-    struct floats x, out;
-    const float *weight;
-    long width; /* of the weight */
-    float eps;
-};
-
-/* Squares are added up by lanes, as far as there are whole vectors, and what is left one after the other. */
-static void norm_row(const float *x, const float *weight, float eps, long columns, float *out)
-{
-    const long whole = columns / W * W;
-    lanes squares = v_zero();
-    float rest = 0.0f;
-    for (long at = 0; at < whole; at += W)
-        squares = v_fma(v_load(x + at), v_load(x + at), squares);
-    for (long at = whole; at < columns; at++)
-        rest += x[at] * x[at];
-    const float scale = sqrtf((v_sum(squares) + rest) / (float)columns + eps);
-    for (long at = 0; at < columns; at++)
-        out[at] = x[at] / scale * weight[at];
-}
 
 static void norm_group(void *context, long group, int worker)
 {
