@@ -124,11 +124,15 @@ class Placing:
             unfit.lacks_pages = parked = True
         return parked
 
+    def _had_its_turn(self, record: Record, reason: str) -> bool:
+        """R3.2: whether it passes no more.  One that others had spent the purse for, and not itself, may still."""
+        return reason == "turn" or (reason == "purse" and record.engine_s >= self._settings.pass_burst_s)
+
     def _park(self, record: Record, reason: str, now: float) -> None:
         self._rows.leave(record)
         self._supply.park(record)
         record.change(Event.PARKED, reason, now)
-        record.may_pass = record.may_pass and reason not in ("purse", "turn")
+        record.may_pass = record.may_pass and not self._had_its_turn(record, reason)
         self.parks[reason] += 1
         self._waiting.add(record)
 

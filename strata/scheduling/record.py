@@ -124,7 +124,7 @@ class Record:
     short: bool = False
     """Whether it was short when it last started or resumed (R4 asks)."""
     may_pass: bool = True
-    """False once its turn was over (R3.3, R3.4): a shorter one passes ahead but once."""
+    """False once its turn was over (R3.4), or the purse was spent and by itself (R3.3): then it has passed enough."""
 
     engine_s: float = 0.0
     chunk_s: float = 0.0

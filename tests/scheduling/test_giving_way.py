@@ -365,6 +365,32 @@ def test_a_read_that_had_its_turn_does_not_pass_again():
     assert parks(house, long) == {"short": 1}
 
 
+def test_a_short_one_that_others_spent_the_purse_for_passes_as_soon_as_it_may():
+    """R3.2: it was seen to be sent back after a slice, and then to wait for a whole long read, passed by newcomers.
+
+    The long one is older: it came first, and its words were counted for longer.
+    """
+    house = desk(pass_burst_s=0.2, order_share=0.5, finish_tokens=0, max_running=8, turn_wait_s=1000.0)
+    first = house.submit(6000, 4)
+    house.run(4)
+    greedy = house.submit(2500, 4)
+    while house.scheduler.statistics(house.now).purses.get(0, 0.2) > -0.18:
+        house.run(1)
+    house.withdraw(first)
+    house.withdraw(greedy)
+    came = house.now
+    short = house.submit(120, 1)
+    house.run(1)
+    long = house.submit(12_000, 4, arrived=came - 0.01)
+    house.run(4)
+    assert house.state(short) == "parked (reading)"
+    later = house.submit(120, 1)
+    house.run(until=later)
+    assert parks(house, short) == {"purse": 1}
+    assert ends(house)[-2:] == [short, later]
+    assert house.state(long) != "done"
+
+
 def test_a_younger_one_takes_no_answers_row_by_a_spent_purse():
     """R3.3: only the oldest, and only from one that passes it."""
     house = desk(max_running=2, pass_burst_s=0.0)
