@@ -80,17 +80,18 @@ class ChildProcess:
 
 @asynccontextmanager
 async def open_child(
-    module: str, *, name: str, log: Path | None, patience_s: float, max_backlog: int
+    module: str, *, name: str, log: Path | None, check_log: bool, patience_s: float, max_backlog: int
 ) -> AsyncIterator[ChildProcess]:
     """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises StartError: it can't be run.
 
-    `name` and `log`: how it is called in the logs, and a file of its own if it has one (ConfigError: not writable).
+    `name` and `log`: how it is called in the logs, and a file of its own if it has one (ConfigError: not writable, if
+    `check_log`).
 
     It finds the modules that this process finds.  It has a session of its own: no terminal's signal reaches it.
     """
     near, far = socket.socketpair()
     try:
-        with child_log(log, name) as write:
+        with child_log(log, name, checked=check_log) as write:
             with far:
                 process = await _start(module, far)
             try:

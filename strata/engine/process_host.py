@@ -98,6 +98,8 @@ class ProcessHost:
                 "strata.engine.child",
                 name=name,
                 log=self._settings.engine_log,
+                # A disk that has filled up since then is no reason to have no engine.
+                check_log=self._begin.incarnation == 1,
                 patience_s=self._patience_s,
                 max_backlog=self._max_backlog,
             ) as child:

@@ -236,6 +236,18 @@ async def test_a_log_that_can_not_be_written_refuses_the_start_by_name(tmp_path:
     assert open_files() == before
 
 
+async def test_a_log_that_is_full_changes_no_cause_of_death() -> None:
+    death = await life_of(named("crash"), settings=HostSettings(engine_log=Path("/dev/full")))
+    assert death.reason == "its process was killed by SIGSEGV"
+
+
+async def test_a_log_that_can_not_be_opened_any_more_is_no_reason_to_have_no_engine(tmp_path: Path) -> None:
+    settings = HostSettings(engine_log=tmp_path / "nowhere/x")
+    async with living(ProcessHost(TOY, incarnation=2, settings=settings)) as session:
+        session.tell(Stop())
+    assert isinstance(session.facts[-1], Stopped)
+
+
 async def test_running_out_of_memory_is_the_death_of_the_engine_alone() -> None:
     """Whether Python notices or the system kills it, there is a server left to say so."""
     death = await life_of(named("take_too_much"), settings=HostSettings(engine_memory_mib=2048))
