@@ -14,7 +14,7 @@ def say(text: str, stream: TextIO | None) -> None:
     try:
         print(text, file=stream, flush=True)
     except (OSError, ValueError):
-        _hush(stream)
+        hush(stream)
 
 
 def hush_if_broken(stream: TextIO | None) -> None:
@@ -24,10 +24,10 @@ def hush_if_broken(stream: TextIO | None) -> None:
     try:
         stream.flush()
     except (OSError, ValueError):
-        _hush(stream)
+        hush(stream)
 
 
-def _hush(stream: TextIO) -> None:
+def hush(stream: TextIO) -> None:
     """Let what is still unwritten, and all that follows, go nowhere."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

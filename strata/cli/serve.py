@@ -23,6 +23,7 @@ from strata.cli.choose import chosen_model
 from strata.cli.flags import named, settings_flags
 from strata.cli.notify import notify
 from strata.cli.open_files import allow_connections
+from strata.cli.outlet import outlets
 from strata.cli.say import say
 from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings, Settings
 from strata.errors import ConfigError
@@ -54,15 +55,20 @@ END_NOW_S: Final = 1.0
 @settings_flags(ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
 def serve(policy: str, served_name: str | None, model: str | None, trace: Path | None, **flags: Any) -> int:
     """Serves a model over HTTP, to any client of the OpenAI API."""
-    from strata.http.listener import listen
-    from strata.http.security import check_public
-
     edge = Edge(
         tls=_tls(flags.pop("tls_cert"), flags.pop("tls_key")),
         allow_h2c=flags.pop("allow_h2c"),
         access_log=flags.pop("access_log"),
     )
     settings = Settings.of(policy=policy, served_name=served_name, **{"engine_host": ENGINE_HOST, **named(flags)})
+    with outlets():
+        return _serve_as_told(settings, model, trace, edge)
+
+
+def _serve_as_told(settings: Settings, model: str | None, trace: Path | None, edge: Edge) -> int:
+    from strata.http.listener import listen
+    from strata.http.security import check_public
+
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     check_public(settings.serve)
     if few_files := allow_connections(settings.serve.max_connections):
