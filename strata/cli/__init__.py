@@ -34,7 +34,7 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version("strata-serve"), prog_name="strata")
 def cli() -> None:
-    """Serves a language model from one machine to many clients: a short request never waits for a long one."""
+    """Serves a language model from one machine to many clients: a short request passes a long one."""
 
 
 for command in (serve, chat, inspect, pull, models, doctor, bench, settings, simulate, trace, completion):
