@@ -127,7 +127,8 @@ class AlreadyDone(StrataError):
 
 
 class StartError(StrataError):
-    """The runtime can't start; one line that says what to do.  The command line ends with exit code 2."""
+    """The runtime can't start; one line that says what to do.  The command line ends with exit code 2, but for
+    StartFailed."""
 
 
 class ConfigError(StartError):
@@ -140,6 +141,15 @@ class ConfigError(StartError):
 
 class ModelError(StartError):
     """The model file is missing, cut short, of an unknown kind, or too large for memory."""
+
+
+class StartFailed(StartError):
+    """The engine was lost before it was up, and nothing says that what was asked for is wrong: it was killed, or there
+    was no memory.  Starting again may help.  The command line ends with exit code 3."""
+
+
+class NoMemoryToStart(StartFailed, ModelError):
+    """The system, or the device, did not give the memory that it had said was free."""
 
 
 class DeviceMissing(StartError):

@@ -1,7 +1,8 @@
 """The command line: turns flags into settings and errors into exit codes.  Decides nothing about serving.
 
 Exit codes: 0 it did what was asked, 1 the answer is no (`trace diff`, `doctor`), 2 it can't start as asked,
-3 the engine died and can't be started again, 128 and a signal's number (130, 143) told twice to end.
+3 the engine died, while it was loaded or so that no other can be started, 128 and a signal's number (130, 143) told
+twice to end.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from strata.cli.inspect import inspect
 from strata.cli.models import models
 from strata.cli.pull import pull
 from strata.cli.say import hush_if_broken, say
-from strata.cli.serve import serve
+from strata.cli.serve import ENGINE_DIED, serve
 from strata.cli.settings import settings
 from strata.cli.simulate import simulate
 from strata.cli.trace import trace
-from strata.errors import StartError
+from strata.errors import StartError, StartFailed
 
 CANT_START = 2
 INTERRUPTED = 130
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         code = cli.main(argv, prog_name="strata", standalone_mode=False)
     except StartError as problem:
         say(f"strata: {problem}", sys.stderr)
-        code = CANT_START
+        code = ENGINE_DIED if isinstance(problem, StartFailed) else CANT_START
     except click.ClickException as problem:
         problem.show()
         code = CANT_START

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
 """Where the engine runs unless a setting says otherwise: where its death can't be the server's, if there is such."""
 ENGINE_DIED: Final = 3
-"""There is no engine any more, and no other can be started."""
+"""There is no engine any more, and no other can be started; or the first was lost while it was loaded."""
 SIGNALLED: Final = 128
 """And the signal's number: it was told twice, and ended with requests under way."""
 END_NOW_S: Final = 1.0

@@ -23,7 +23,7 @@ from attrs import field, frozen
 from strata.engine.child_log import Write, child_log
 from strata.engine.last_words import LastWords, level_of
 from strata.engine.line import Line
-from strata.errors import StartError
+from strata.errors import StartFailed
 
 _log: Final = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class ChildProcess:
 async def open_child(
     module: str, *, name: str, log: Path | None, check_log: bool, patience_s: float, max_backlog: int
 ) -> AsyncIterator[ChildProcess]:
-    """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises StartError: it can't be run.
+    """Runs `python -m module FD` to the end of the block, at which it is killed.  Raises StartFailed: it can't be run.
 
     `name` and `log`: how it is called in the logs, and a file of its own if it has one (ConfigError: not writable, if
     `check_log`).
@@ -116,7 +116,7 @@ async def _start(module: str, line: socket.socket) -> trio.Process:
             env=_environment(),
         )
     except OSError as error:
-        raise StartError(f"the engine's process can't be started ({error})") from error
+        raise StartFailed(f"the engine's process can't be started ({error})") from error
 
 
 def _environment() -> dict[str, str]:

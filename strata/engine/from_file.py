@@ -14,7 +14,7 @@ from strata.config import Device, EngineSettings, Settings
 from strata.engine.budget import plan
 from strata.engine.engine import Engine
 from strata.engine.trace import Trace
-from strata.errors import ConfigError, ModelError, OutOfDeviceMemory
+from strata.errors import ConfigError, NoMemoryToStart, OutOfDeviceMemory
 from strata.models.file import ModelFile
 from strata.models.ops import Ops
 
@@ -27,13 +27,13 @@ def make_engine(
 ) -> Engine:
     """Load the weights and take all memory, on the calling thread.  `trace_goes_on`: behind an earlier engine's.
 
-    Raises ModelError, ConfigError, DeviceMissing.
+    Raises ModelError, ConfigError, DeviceMissing, NoMemoryToStart.
     """
     try:
         return _make_engine(file, settings, partial(_open_trace, trace, trace_goes_on))
     except (MemoryError, OutOfDeviceMemory) as error:
         # Whatever was said to be free: another program took it, or the system gives less than it says.
-        raise ModelError(
+        raise NoMemoryToStart(
             f"{file.path}: there is not enough memory to start ({str(error) or 'the system gives none'}); "
             "free some, use a smaller model, or set a smaller context, kv_mib or arena_mib"
         ) from error

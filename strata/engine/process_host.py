@@ -20,7 +20,7 @@ from strata.engine.line import MAX_BACKLOG
 from strata.engine.spec import EngineSpec
 from strata.engine.watchdog import Watchdog
 from strata.engine.wire import Begin, CouldNotStart, WireError
-from strata.errors import ConfigError, StartError
+from strata.errors import ConfigError, StartError, StartFailed
 from strata.messages import EngineDied, Ready, Stopped, ToEngine, Took
 
 _log: Final = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ class ProcessHost:
     """An engine in a process of its own, which is killed when `run` is cancelled, and when the engine hangs.
 
     What hinders the engine from being built arrives as the StartError that it is; any other error, and a process that
-    ends before its engine is up, as a StartError that tells it.
+    ends before its engine is up, as a StartFailed that tells it: who was killed while it loaded was asked for nothing
+    wrong.
     """
 
     ends_at_once: Final = True
@@ -192,11 +193,11 @@ class ProcessHost:
     # -- its end ----------------------------------------------------------------------------------------------------
 
     def _bury(self, child: ChildProcess, code: int | None, deliver: Deliver) -> None:
-        """Said once, whatever the cause.  Raises StartError if it never was up."""
+        """Said once, whatever the cause.  Raises StartFailed if it never was up."""
         own = self._own_death
         reason = self._verdict or (f"its process {how(code)}" if own is None else own.reason)
         if not self._ready:
-            raise StartError(f"the engine could not be built: {reason}; the log has what it said")
+            raise StartFailed(f"the engine could not be built: {reason}; the log has what it said")
         _log.critical("engine %d died: %s", self._begin.incarnation, reason)
         deliver(
             EngineDied(

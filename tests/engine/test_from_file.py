@@ -34,7 +34,7 @@ from pathlib import Path
 from strata.config import Settings
 from strata.cpu.device import open_cpu
 from strata.engine.from_file import make_engine
-from strata.errors import ModelError
+from strata.errors import StartFailed
 from strata.models import open_model
 file = open_model(Path(sys.argv[1]))
 pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -42,7 +42,7 @@ most = pages * resource.getpagesize() + (100 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 try:
     make_engine(file, Settings.of(threads=1, kv_mib=256))
-except ModelError as error:
+except StartFailed as error:
     print(error)
 """
 

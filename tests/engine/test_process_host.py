@@ -22,7 +22,7 @@ from toy_process import TOY, named
 from strata.config import HostSettings
 from strata.engine.process_host import ProcessHost
 from strata.engine.spec import EngineSpec
-from strata.errors import ConfigError, ModelError, StartError
+from strata.errors import ConfigError, ModelError, StartError, StartFailed
 from strata.messages import (
     Close,
     EngineDied,
@@ -135,6 +135,7 @@ async def test_an_engine_that_can_not_be_built_is_told_in_one_line(
     with pytest.raises(StartError) as caught:
         await start(spec)
     assert says in str(caught.value)
+    assert isinstance(caught.value, StartFailed) is ("its process" in says), "it was lost, or it refused"
     assert "\n" not in str(caught.value)
     assert children() == []
 

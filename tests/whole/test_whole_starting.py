@@ -190,6 +190,20 @@ def test_told_to_stop_while_it_loads_it_ends_at_once_and_in_order(tiny_model_pat
     assert not Path(f"/proc/{loads}").exists()
 
 
+def test_an_engine_that_is_killed_while_it_loads_is_no_wrong_setting(tiny_model_path: Path) -> None:
+    """B37: the system may have had no memory at that moment; a service manager is to start it again, which it must not
+    where it was asked for what can't be."""
+    command = strata("serve", "--port", "0", "--engine-host", "process", "--model", tiny_model_path)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    loads = until(lambda: engine_of(process), "it has begun to load")
+    os.kill(loads, signal.SIGSTOP)
+    os.kill(loads, signal.SIGKILL)
+    output, said = process.communicate(timeout=60)
+    assert (process.returncode, output) == (3, "")
+    assert len(said.splitlines()) == 1
+    assert "was killed by SIGKILL, as the system does when memory runs out" in said
+
+
 @pytest.mark.parametrize("imported", ["attr", "strata.cli", "strata.http.listener"])
 def test_interrupted_while_it_is_imported_it_ends_without_a_traceback(tiny_model_path: Path, imported: str) -> None:
     """B41: by the signal, or with its number, or in order where it had come to loading."""
