@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from strata.engine.drive import Driven, Inbox, Said, drive
+from strata.engine.last_words import tells_of_memory, too_little_memory
 from strata.engine.lifeline import die_with_the_other_end_of
 from strata.engine.wire import Begin, CouldNotStart, Frames, FromChild, WireError, encode
 from strata.errors import ConfigError, frames_of
@@ -78,13 +79,22 @@ def _build(line: socket.socket, begin: Begin) -> Driven | None:
     try:
         _take_no_more_than(begin)
         return begin.spec.build()
-    except BaseException as error:
+    except BaseException as raised:
+        error = _too_little(begin.memory_mib, raised)
         if not isinstance(error, ConfigError):
             log.error("the engine could not be built: %s", frames_of(error))
         setting = error.setting if isinstance(error, ConfigError) else None
         message = str(error) if setting is None else str(error).removeprefix(f"{setting}: ")
         _say(line, [CouldNotStart(_kind(error), message, setting)])
         return None
+
+
+def _too_little(memory_mib: int | None, error: BaseException) -> BaseException:
+    """What it was that hindered: memory that is short under a limit of ours is that setting's doing."""
+    cause = error.__cause__ or error
+    if memory_mib is None or not (isinstance(cause, MemoryError) or tells_of_memory(str(cause))):
+        return error
+    return too_little_memory(memory_mib, f"{type(cause).__name__}: {cause}".removesuffix(": "))
 
 
 def _kind(error: BaseException) -> str:

@@ -7,12 +7,21 @@ anywhere.  Knows no process.
 from __future__ import annotations
 
 import logging
+import re
 from typing import Final
+
+from strata.errors import ConfigError
 
 KEPT_BYTES: Final = 4096
 """A fault's traceback of all threads, and what was said before it."""
 LONGEST_LINE: Final = 2048
 """Bytes; what is longer is passed on in pieces."""
+_OF_MEMORY: Final = re.compile(
+    r"memoryerror|bad_alloc|memory allocation|(?:can(?:no|')t|unable to|failed to) (?:allocate|start new thread)"
+    r"|out of memory|memory exhausted",
+    re.IGNORECASE,
+)
+"""As Python, C's and C++'s libraries, the loader, OpenBLAS and Rust say that there is none."""
 
 
 class LastWords:
@@ -47,3 +56,20 @@ def level_of(line: str) -> tuple[int, str]:
     name, _, rest = line.partition(" ")
     level = logging.getLevelNamesMapping().get(name)
     return (logging.WARNING, line) if level is None else (level, rest)
+
+
+def tells_of_memory(text: str) -> bool:
+    """Whether it says that memory ran out.
+
+    >>> tells_of_memory("OpenBLAS error: Memory allocation still failed after 10 retries, giving up.")
+    True
+    """
+    return _OF_MEMORY.search(text) is not None
+
+
+def too_little_memory(mib: int, how: str) -> ConfigError:
+    """`how` it showed, while the engine was built with no more than that."""
+    what_to_do = "raise it, or set a smaller context, kv_mib or arena_mib"
+    return ConfigError(
+        "engine_memory_mib", f"memory ran out at {mib} MiB as the engine was built ({how}); {what_to_do}"
+    )

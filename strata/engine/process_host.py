@@ -7,6 +7,7 @@ with it.  Knows of the messages only who is up, which step is in force and who i
 from __future__ import annotations
 
 import logging
+import signal
 from typing import Any, Final
 
 import trio
@@ -16,6 +17,7 @@ from strata.config import HostSettings
 from strata.engine.child_process import ChildProcess, how, open_child, signal_name
 from strata.engine.drive import Ping, Pong
 from strata.engine.host import PATIENCE_S, Deliver
+from strata.engine.last_words import tells_of_memory, too_little_memory
 from strata.engine.line import MAX_BACKLOG
 from strata.engine.spec import EngineSpec
 from strata.engine.watchdog import Watchdog
@@ -193,11 +195,11 @@ class ProcessHost:
     # -- its end ----------------------------------------------------------------------------------------------------
 
     def _bury(self, child: ChildProcess, code: int | None, deliver: Deliver) -> None:
-        """Said once, whatever the cause.  Raises StartFailed if it never was up."""
+        """Said once, whatever the cause.  Raises StartError if it never was up."""
         own = self._own_death
         reason = self._verdict or (f"its process {how(code)}" if own is None else own.reason)
         if not self._ready:
-            raise StartFailed(f"the engine could not be built: {reason}; the log has what it said")
+            raise self._never_up(child, code, reason)
         _log.critical("engine %d died: %s", self._begin.incarnation, reason)
         deliver(
             EngineDied(
@@ -208,6 +210,13 @@ class ProcessHost:
                 last_words=child.words.text,
             )
         )
+
+    def _never_up(self, child: ChildProcess, code: int | None, reason: str) -> StartError:
+        """A native library ends the process itself where its own limit gives it no memory; the system kills it."""
+        mib, killed = self._begin.memory_mib, code == -signal.SIGKILL
+        if mib is not None and not killed and tells_of_memory(child.words.text):
+            return too_little_memory(mib, reason)
+        return StartFailed(f"the engine could not be built: {reason}; the log has what it said")
 
 
 def _as_error(said: CouldNotStart) -> StartError:

@@ -144,7 +144,7 @@ async def test_an_engine_that_can_not_be_built_is_told_in_one_line(
     ("settings", "says"),
     [
         (HostSettings(engine_cpus="9000-9001"), "engine_cpus: the system refuses it"),
-        (HostSettings(engine_memory_mib=1024), "MemoryError"),
+        (HostSettings(engine_memory_mib=1024), "engine_memory_mib: memory ran out at 1024 MiB .*Unable to allocate"),
     ],
 )
 async def test_limits_that_can_not_be_kept_refuse_the_start(settings: HostSettings, says: str) -> None:
@@ -152,6 +152,15 @@ async def test_limits_that_can_not_be_kept_refuse_the_start(settings: HostSettin
     maker = "take_at_once" if settings.engine_memory_mib else "toy"
     with pytest.raises(StartError, match=says):
         await start(named(maker), settings)
+
+
+async def test_a_native_library_that_gets_no_memory_within_its_limit_is_that_setting_s_doing() -> None:
+    """B37: it ends the process by itself, with any code; without a limit, it is nobody's wrong setting."""
+    spec = named("give_up_without_memory")
+    with pytest.raises(ConfigError, match=r"engine_memory_mib: memory ran out at 1024 MiB .*ended with exit code 1"):
+        await start(spec, HostSettings(engine_memory_mib=1024))
+    with pytest.raises(StartFailed, match="its process ended with exit code 1"):
+        await start(spec)
 
 
 async def test_its_process_has_the_processors_and_the_niceness_that_it_was_given() -> None:

@@ -59,6 +59,12 @@ def exit_while_building() -> Engine:
     os._exit(7)
 
 
+def give_up_without_memory() -> Engine:
+    """As a native library does."""
+    os.write(2, b"OpenBLAS error: Memory allocation still failed after 10 retries, giving up.\n")
+    os._exit(1)
+
+
 def never_built() -> Engine:
     threading.Event().wait()
     raise AssertionError

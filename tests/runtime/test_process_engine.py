@@ -13,7 +13,7 @@ import strata
 from strata.config import Settings
 from strata.engine.process_host import ProcessHost
 from strata.engine.spec import file_engine
-from strata.errors import ConfigError, EngineUnavailable, StartError
+from strata.errors import ConfigError, EngineUnavailable
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -79,7 +79,7 @@ async def test_memory_that_its_limit_does_not_give_refuses_the_start_in_one_line
     """B37."""
     named = {"engine_host": "process", "threads": 1, "kv_mib": 512, "engine_memory_mib": 400}
     before = left()[1]
-    with pytest.raises(StartError, match="there is not enough memory to start") as caught:
+    with pytest.raises(ConfigError, match=r"^engine_memory_mib: memory ran out at 400 MiB") as caught:
         async with strata.open_runtime(tiny_model_path, **named):
             pytest.fail("it must not start")
     assert "\n" not in str(caught.value)
