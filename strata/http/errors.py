@@ -45,6 +45,10 @@ class UnsupportedMedia(StrataError):
     """The body's content type is not the one that this route takes."""
 
 
+class UnsupportedEncoding(UnsupportedMedia):
+    """The body is compressed, or coded in another way."""
+
+
 class BodyTooLarge(StrataError):
     """The body is larger than the server takes."""
 
@@ -68,6 +72,7 @@ TABLE: Final[dict[type[BaseException], Row]] = {
     RequestCancelled: Row(409, "request_cancelled"),
     BodyTooLarge: Row(413, "invalid_request_error", "body_too_large"),
     UnsupportedMedia: Row(415, "invalid_request_error", "unsupported_media_type"),
+    UnsupportedEncoding: Row(415, "invalid_request_error", "unsupported_content_encoding"),
     Overloaded: Row(429, "overloaded"),
     EngineUnavailable: Row(503, "engine_unavailable"),
     ShuttingDown: Row(503, "shutting_down"),
@@ -149,6 +154,9 @@ def _headers(error: BaseException) -> tuple[tuple[str, str], ...]:
             return (("Retry-After", str(max(1, math.ceil(error.retry_after_s)))),)
         case Unauthorised():
             return (("WWW-Authenticate", "Bearer"),)
+        case UnsupportedEncoding():
+            # By which a client sees that it was not the content type (RFC 9110, 15.5.16).
+            return (("Accept-Encoding", "identity"),)
         case RequestCancelled():
             # The official clients repeat a 409 by themselves; somebody wanted this one gone.
             return (("X-Should-Retry", "false"),)

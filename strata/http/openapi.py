@@ -27,7 +27,7 @@ REASONS: Final[Mapping[int, str]] = {
     408: "The body took too long to arrive",
     409: "It has ended already, or was cancelled by somebody else",
     413: "The body is larger than the server takes",
-    415: "The content type is not application/json",
+    415: "The content type is not application/json, or the body has a Content-Encoding",
     429: "The queue is full; `Retry-After` says when to come again",
     500: "A bug of ours; `code` is in the log",
     503: "The engine is gone or the server is closing; `Retry-After` says when to come again",

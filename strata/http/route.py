@@ -17,7 +17,7 @@ from quart_trio.wrappers import TrioResponse
 
 from strata.config import ServeSettings
 from strata.http.errors import Refusal, leaf, refusal
-from strata.http.security import Access, Keys, Names, check_json
+from strata.http.security import Access, Keys, Names, check_encoding, check_json
 from strata.http.visit import REQUEST_ID_HEADER, Visit, visit_of
 from strata.runtime import Runtime
 
@@ -104,6 +104,7 @@ def _check(edge: Edge, route: Route) -> None:
         )
     if route.method != "GET":
         check_json(request.headers.get("Content-Type"))
+        check_encoding(request.headers.getlist("Content-Encoding"))
 
 
 def _is_change(route: Route) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 
 from strata.config import ServeSettings
 from strata.errors import ConfigError
-from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
+from strata.http.errors import Forbidden, Unauthorised, UnsupportedEncoding, UnsupportedMedia
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY: Final = "*"
@@ -108,6 +108,13 @@ def check_json(content_type: str | None) -> None:
     """What a page may send elsewhere without asking first is never of this type.  Raises UnsupportedMedia."""
     if (content_type or "").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMedia("send this with `Content-Type: application/json`")
+
+
+def check_encoding(content_encodings: Sequence[str]) -> None:
+    """A body is read as it is.  Raises UnsupportedEncoding where one of these header lines says that it was coded."""
+    codings = {coding.strip().lower() for line in content_encodings for coding in line.split(",")}
+    if codings - {"", "identity"}:
+        raise UnsupportedEncoding("send this as it is, without `Content-Encoding`")
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

@@ -25,7 +25,15 @@ from strata.errors import (
     UnknownRequest,
     WaitedTooLong,
 )
-from strata.http.errors import TABLE, BodyTooLarge, Forbidden, Unauthorised, UnsupportedMedia, refusal
+from strata.http.errors import (
+    TABLE,
+    BodyTooLarge,
+    Forbidden,
+    Unauthorised,
+    UnsupportedEncoding,
+    UnsupportedMedia,
+    refusal,
+)
 
 ROWS = [
     (InvalidRequest("m", param="p", code="c"), 400, "invalid_request_error", "p", "c"),
@@ -38,6 +46,7 @@ ROWS = [
     (RequestCancelled("admin"), 409, "request_cancelled", None, None),
     (BodyTooLarge("m"), 413, "invalid_request_error", None, "body_too_large"),
     (UnsupportedMedia("m"), 415, "invalid_request_error", None, "unsupported_media_type"),
+    (UnsupportedEncoding("m"), 415, "invalid_request_error", None, "unsupported_content_encoding"),
     (Overloaded("m", retry_after_s=2.2), 429, "overloaded", None, None),
     (EngineUnavailable("m"), 503, "engine_unavailable", None, None),
     (ShuttingDown("m"), 503, "shutting_down", None, None),

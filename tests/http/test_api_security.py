@@ -11,8 +11,8 @@ from api_call import served
 
 from strata.config import ServeSettings
 from strata.errors import ConfigError
-from strata.http.errors import Forbidden, Unauthorised, UnsupportedMedia
-from strata.http.security import Access, Keys, Names, check_json, check_public, is_loopback
+from strata.http.errors import Forbidden, Unauthorised, UnsupportedEncoding, UnsupportedMedia
+from strata.http.security import Access, Keys, Names, check_encoding, check_json, check_public, is_loopback
 
 USER, ADMIN = "Bearer user-key", "Bearer admin-key"
 
@@ -169,6 +169,14 @@ def test_a_body_is_called_json_or_is_not_taken():
     for content_type in (None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         with pytest.raises(UnsupportedMedia):
             check_json(content_type)
+
+
+def test_a_body_that_is_coded_is_not_taken():
+    for plain in ([], [""], ["identity"], ["Identity, identity"]):
+        check_encoding(plain)
+    for coded in (["gzip"], ["identity", "br"], ["identity, GZIP"], ["aws-chunked"]):
+        with pytest.raises(UnsupportedEncoding):
+            check_encoding(coded)
 
 
 @pytest.mark.parametrize("named", ["*", "https://a.example"])

@@ -259,6 +259,15 @@ async def test_a_chat_from_a_foreign_page_is_not_answered(autojump_clock, header
     assert "Content-Type" in refused.error["message"]
 
 
+async def test_a_compressed_body_is_refused_and_the_answer_says_what_is_taken(autojump_clock):
+    """RFC 9110, 15.5.16."""
+    async with open_runtime(host=engine()) as runtime:
+        refused = await call(create_app(runtime), "POST", CHAT, b"\x1f\x8b\x08", {"content-encoding": "gzip"})
+    assert (refused.status, refused.error["code"]) == (415, "unsupported_content_encoding")
+    assert refused.headers["accept-encoding"] == "identity"
+    assert "Content-Encoding" in refused.error["message"]
+
+
 async def test_an_administrator_drains_the_server_and_it_stays(autojump_clock):
     """What has started ends as ever, parked or not; queued ones and new ones are told to come again."""
     async with open_runtime(host=engine(slice_s=0.1), policy="preempt") as runtime, trio.open_nursery() as nursery:
