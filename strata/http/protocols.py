@@ -194,6 +194,9 @@ class H11(H11Protocol):
         objected = objection(request.method, target, request.headers, self._body_bytes)
         if request.method == b"PRI":
             objected = _refused(400, "HTTP/2 is not served on this connection", "http_version")
+        elif request.http_version[:2] != b"1.":
+            # The answer comes in the version that is served (RFC 9110, 15.6.6).
+            objected = _refused(505, "this connection speaks HTTP/1.1", "http_version")
         if objected is not None:
             await self._answer(objected, head_only=request.method == b"HEAD")
             await self.send(Closed())

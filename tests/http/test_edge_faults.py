@@ -177,6 +177,20 @@ async def test_http2_does_not_begin_on_a_connection_that_spoke_http1() -> None:
         assert b"HTTP/1.1 400" in answered
 
 
+@pytest.mark.parametrize("version", [b"2.0", b"3.0", b"0.9", b"9.1"])
+async def test_a_version_that_is_not_spoken_here_is_refused(version: bytes) -> None:
+    """B66: 505, and the connection ends; a later minor version of HTTP/1 is as good as 1.1."""
+    async with beside_a_stream() as server:
+        client = await server.connect()
+        await client.send_all(b"GET /hello HTTP/" + version + b"\r\n" + HOST + b"\r\n")
+        answered = await receive_all(client)
+        assert answered.startswith(b"HTTP/1.1 505")
+        assert b'"http_version"' in answered
+        client = await server.connect()
+        await client.send_all(b"GET /hello HTTP/1.7\r\n" + HOST + b"\r\n")
+        assert (await receive_until(client, b"hello")).startswith(b"HTTP/1.1 200")
+
+
 async def test_pipelined_requests_are_answered_in_order() -> None:
     """B66: those that wait behind a running answer are kept, and come after it."""
     async with beside_a_stream() as server:
