@@ -210,7 +210,8 @@ class H11(H11Protocol):
     async def stream_send(self, event: StreamEvent) -> None:
         if isinstance(event, Response) and (self.context.terminated.is_set() or self._too_much):
             # The connection is closing: the client should not send its next request here.
-            closing = [*event.headers, (b"connection", b"close")]
+            # Of the app's own, or of its refusal, there may be one already.
+            closing = [*(pair for pair in event.headers if pair[0].lower() != b"connection"), (b"connection", b"close")]
             event = Response(stream_id=event.stream_id, headers=closing, status_code=event.status_code)
         if isinstance(event, Response):
             self._chunked = self._sends_chunks(event)

@@ -169,6 +169,7 @@ async def test_who_has_no_answer_at_the_deadline_is_told_so(over: str, handler: 
             answered = await receive_all(stream)
             assert answered.startswith(b"HTTP/1.1 503")
             assert b"retry-after: 1" in answered
+            assert answered.count(b"connection: ") == 1
         else:
             await client.until(lambda: stream_id in client.ended)
             assert client.status[stream_id] == 503
