@@ -58,8 +58,8 @@ def main(argv: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except OSError as problem:
-        # What is written to has gone away, or is full; anything else is a bug, and is to be seen.
-        if problem.errno not in (errno.EPIPE, errno.ENOSPC, errno.EBADF):
+        # What is written to has gone away (a terminal too), or is full; anything else is a bug, and is to be seen.
+        if problem.errno not in (errno.EPIPE, errno.ENOSPC, errno.EBADF, errno.EIO):
             raise
         say(f"strata: the output can't be written ({problem.strerror})", sys.stderr)
         hush_if_broken(sys.stdout)

@@ -182,7 +182,7 @@ class Ending:
         self, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Obey signals; returns only by being cancelled."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*_heeded()) as signals:
             async with trio.open_nursery() as obeying:
                 task_status.started()
                 await anext(signals)
@@ -192,10 +192,10 @@ class Ending:
                     everything.cancel()
                     return
                 obeying.start_soon(self._drain, self._runtime)
-                told = await anext(signals)
+                told = await _again(signals)
                 self.code = SIGNALLED + told
                 obeying.start_soon(self._end_now, self._runtime)
-                await anext(signals)
+                await _again(signals)
                 everything.cancel()
 
     async def _drain(self, runtime: Runtime) -> None:
@@ -224,6 +224,20 @@ class Ending:
         self.code = ENGINE_DIED
         notify("STOPPING=1")
         self._closed.set()
+
+
+def _heeded() -> tuple[signal.Signals, ...]:
+    """A closed terminal ends a server as SIGTERM does; not one that was started to outlive it (`nohup`)."""
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, *(() if outlives else (signal.SIGHUP,)))
+
+
+async def _again(signals: AsyncIterator[int]) -> int:
+    """The next one that somebody meant: a terminal that closes is told by its shell and by the system, and a service
+    manager may send SIGHUP right behind SIGTERM."""
+    while (told := await anext(signals)) == signal.SIGHUP:
+        pass
+    return told
 
 
 def _announce(runtime: Runtime, addresses: Sequence[str]) -> None:

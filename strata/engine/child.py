@@ -35,9 +35,10 @@ _READ_BYTES: Final = 1 << 16
 
 def main() -> None:
     """Never returns: what a native library does at an orderly exit could hang or crash."""
-    # A terminal's Ctrl-C and a service manager's SIGTERM go to all of a server's processes, and it drains first.
+    # A terminal's Ctrl-C and end and a service manager's SIGTERM go to all of a server's processes; it drains first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.enable()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     code = DIED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -10,11 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from termios import TIOCSCTTY
 
 import pytest
-from served import RawChat, RawClient, Server, Stream, children, run, served, strata, until
+from served import RawChat, RawClient, Server, Stream, chat_body, children, run, served, strata, until
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 30
 
@@ -231,6 +234,48 @@ def test_told_twice_it_ends_now_with_an_error_event(default_model_path: Path, se
         running.join()
         assert running.error["type"] == "shutting_down"
         assert server.process.wait(30) == 128 + second
+
+
+@contextmanager
+def in_a_terminal(*command: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """With the terminal that it was started at; closing that hangs up."""
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, TIOCSCTTY)
+    )
+    os.close(its)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("outlives", [False, True])
+def test_a_closed_terminal_ends_it_in_order_unless_it_was_started_to_outlive_it(
+    tiny_model_path: Path, tmp_path: Path, outlives: bool
+) -> None:
+    """B40: SIGHUP, which comes twice, is as good as one SIGTERM, though nothing can be said any more."""
+    path = tmp_path / "s"
+    serve = strata("serve", "--host", f"unix:{path}", "--model", tiny_model_path)
+    # What `nohup` does, without a file of its own.
+    ignores = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if outlives else []
+    with in_a_terminal(*ignores, *serve) as (process, terminal), socket.socket(socket.AF_UNIX) as client:
+        until(lambda: process.poll() is not None or ready_at(path), "it is up")
+        client.connect(str(path))
+        body = json.dumps(chat_body("Count.", max_tokens=600, ignore_eos=True, stream=True)).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = client.recv(65536)
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        while data := b"" if b"[DONE]" in answer else client.recv(65536):
+            answer += data
+        assert b"data: [DONE]" in answer
+        if outlives:
+            assert ready_at(path)
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
 def test_told_to_stop_with_one_running_one_parked_and_five_queued_it_lets_two_end(default_model_path: Path) -> None:
