@@ -10,6 +10,7 @@ import msgspec
 from strata.cli.serve import serve
 from strata.http.app import create_app
 from strata.http.errors import TABLE
+from strata.http.protocols import MAX_DROPPED_BYTES, MAX_PIPELINED_BYTES
 from strata.http.schema import ChatBody
 from strata.runtime import open_runtime
 from strata.testing import ScriptedEngine
@@ -47,3 +48,9 @@ def test_it_has_the_status_and_type_of_every_error():
 def test_the_flags_that_it_names_are_the_server_s():
     flags = {flag for parameter in serve.params for flag in parameter.opts}
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", PAGE)) <= flags
+
+
+def test_the_bounds_on_what_is_pipelined_are_those_that_are_held():
+    assert f"At most {MAX_PIPELINED_BYTES // 1024} KiB are held" in PAGE
+    assert MAX_DROPPED_BYTES == 2**20
+    assert "Behind a further MiB" in PAGE

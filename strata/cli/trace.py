@@ -16,7 +16,9 @@ def trace() -> None:
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 def diff(a: Path, b: Path) -> int:
-    """Names the first line in which B differs from A, sequence by sequence; exit code 1 if there is one."""
+    """Names the first line in which B differs from A, sequence by sequence; exit code 1 if there is one.
+
+    The sampler's state counts: name the same seed for each request in both runs."""
     from strata.engine.trace import diff as first_difference
 
     try:
