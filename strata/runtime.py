@@ -86,6 +86,8 @@ class Statistics:
     pages_held: int
     ended: int
     """Requests that were queued and have ended since the start, whatever their outcome."""
+    started: int
+    """Requests that have started and not ended; also while they are queued again to be replayed."""
 
 
 class Failure:
@@ -187,7 +189,13 @@ class Runtime:
     def statistics(self) -> Statistics:
         now = self._dispatcher.statistics()
         states = _by_state(now.states)
-        return Statistics(**states, pages_free=now.pages_free, pages_held=now.pages_held, ended=sum(now.ended.values()))
+        return Statistics(
+            **states,
+            pages_free=now.pages_free,
+            pages_held=now.pages_held,
+            ended=sum(now.ended.values()),
+            started=self._dispatcher.started,
+        )
 
     def snapshot(self) -> Snapshot:
         """What the metrics show of this moment."""

@@ -141,13 +141,7 @@ class Dispatcher(Actor[ToDispatcher]):
     says_when_running = True
     shielded = True
 
-    def __init__(
-        self,
-        settings: SchedulerSettings,
-        metrics: Metrics,
-        *,
-        id: str = "dispatcher",
-    ) -> None:
+    def __init__(self, settings: SchedulerSettings, metrics: Metrics, *, id: str = "dispatcher") -> None:
         super().__init__(id)
         self.past = Memory()
         """The last requests that ended, the oldest first."""
@@ -193,6 +187,11 @@ class Dispatcher(Actor[ToDispatcher]):
         assert self._scheduler is not None
         now = self._scheduler.statistics(trio.current_time())
         return now.with_nobody() if self.state.over else now
+
+    @property
+    def started(self) -> int:
+        """Requests that have started and not ended; also those that are queued again because an engine ended."""
+        return 0 if self.state.over else sum(entry.started for entry in self._entries.values())
 
     # -- the loop --
 

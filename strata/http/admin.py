@@ -104,8 +104,7 @@ class Admin:
         await trio.lowlevel.checkpoint()
         runtime = self._edge.runtime
         runtime.drain()
-        now = runtime.statistics()
-        return json_response(DrainAnswer(True, now.reading + now.parked + now.decoding))
+        return json_response(DrainAnswer(True, runtime.statistics().started))
 
     async def restart(self) -> Response:
         await trio.lowlevel.checkpoint()

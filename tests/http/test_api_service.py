@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 import trio
-from api_call import CHAT, call, chat
+from api_call import CHAT, Answer, call, chat
 from prometheus_client.parser import text_string_to_metric_families
 
 from strata.errors import ConfigError
@@ -289,6 +290,27 @@ async def test_an_administrator_drains_the_server_and_it_stays(autojump_clock):
         assert {name: answer.status for name, answer in answers.items()} == {"parked": 200, "runs": 200, "queued": 503}
         assert "draining" in answers["queued"].error["message"]
         assert (await call(app, "GET", "/health")).status == 200
+
+
+async def test_a_drain_while_another_engine_comes_counts_those_that_it_will_replay(autojump_clock):
+    """They are queued again, and go on all the same."""
+    settings = {"on_engine_death": "replay", "max_running": 2}
+    async with (
+        open_runtime(host=lambda n: engine(incarnation=n, start_s=(n - 1) * 5.0, step_s=0.2), **settings) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        app, started = create_app(runtime), [Answer(), Answer()]
+        for answer in started:
+            nursery.start_soon(partial(call, app, "POST", CHAT, chat("ping", max_tokens=20), answer=answer))
+        await trio.sleep(0.3)
+        runtime.restart_engine()
+        await trio.sleep(1)
+        assert runtime.statistics().queued == 2
+        for _ in range(2):
+            assert (await call(app, "POST", "/admin/drain")).json == {"draining": True, "started": 2}
+        await runtime.wait_idle()
+        assert runtime.statistics().started == 0
+    assert [answer.status for answer in started] == [200, 200]
 
 
 async def test_an_administrator_has_the_engine_replaced(autojump_clock):
