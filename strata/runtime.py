@@ -188,14 +188,8 @@ class Runtime:
 
     def statistics(self) -> Statistics:
         now = self._dispatcher.statistics()
-        states = _by_state(now.states)
-        return Statistics(
-            **states,
-            pages_free=now.pages_free,
-            pages_held=now.pages_held,
-            ended=sum(now.ended.values()),
-            started=self._dispatcher.started,
-        )
+        states, ended, started = _by_state(now.states), sum(now.ended.values()), self._dispatcher.started
+        return Statistics(**states, pages_free=now.pages_free, pages_held=now.pages_held, ended=ended, started=started)
 
     def snapshot(self) -> Snapshot:
         """What the metrics show of this moment."""

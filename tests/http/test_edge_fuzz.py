@@ -188,6 +188,6 @@ async def test_no_bytes_hurt_the_server_or_its_other_streams(caplog: pytest.LogC
     assert lines == [b"%d\n" % n for n in range(len(lines))]
     assert [record.getMessage() for record in caplog.records] == []
     statuses = [part[:3] for answer in answers for part in answer.split(b"HTTP/1.1 ")[1:]]
-    assert [status for status in statuses if status.startswith(b"5")] == []
+    assert {status for status in statuses if status.startswith(b"5")} <= {b"505"}, "only a version that is not ours"
     assert statuses.count(b"200") > REQUESTS / 10
     assert statuses.count(b"400") > REQUESTS / 10
