@@ -9,13 +9,18 @@
 // Tried: this one.  Never measured on a card.
 #include "kernel.cuh"
 
+// The root of a row's mean square, by a block of 128; `parts` is shared by its four warps.
+__device__ inline float length_of(const float* row, int columns, float eps, float* parts) {
+  float squares = 0.f;
+  for (int i = threadIdx.x; i < columns; i += 128) squares += row[i] * row[i];
+  return sqrtf(block_sum<4>(squares, parts) / columns + eps);
+}
+
 extern "C" __global__ void __launch_bounds__(128)
 rms_norm(const float* x, int x_stride, const float* weight, float* out, int out_stride, int columns, float eps) {
   __shared__ float parts[4];
   const float* row = x + (size_t)blockIdx.x * x_stride;
-  float squares = 0.f;
-  for (int i = threadIdx.x; i < columns; i += 128) squares += row[i] * row[i];
-  const float length = sqrtf(block_sum<4>(squares, parts) / columns + eps);
+  const float length = length_of(row, columns, eps, parts);
   float* to = out + (size_t)blockIdx.x * out_stride;
   for (int i = threadIdx.x; i < columns; i += 128) to[i] = row[i] / length * weight[i];
 }
@@ -25,9 +30,7 @@ extern "C" __global__ void __launch_bounds__(128)
 add_norm(const float* x, int x_stride, const float* weight, float* out, int out_stride, int columns, float eps) {
   __shared__ float parts[4];
   const float* row = x + (size_t)blockIdx.x * x_stride;
-  float squares = 0.f;
-  for (int i = threadIdx.x; i < columns; i += 128) squares += row[i] * row[i];
-  const float length = sqrtf(block_sum<4>(squares, parts) / columns + eps);
+  const float length = length_of(row, columns, eps, parts);
   float* to = out + (size_t)blockIdx.x * out_stride;
   for (int i = threadIdx.x; i < columns; i += 128) to[i] += row[i] / length * weight[i];
 }
