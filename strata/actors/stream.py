@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import trio
-
+from strata.actors.kernel import LoneReader
 from strata.errors import StrataError
 from strata.messages import Delta, Figures, Summary
 
 
-class Feed:
+class Feed(LoneReader):
     """The writer's end: deltas, then exactly one end.  For one reader at a time."""
 
-    __slots__ = ("_reader", "ended", "error", "items")
+    __slots__ = ("ended", "error", "items")
 
     def __init__(self) -> None:
+        super().__init__()
         # Mostly empty: a deque would be ten times the size.
         self.items: list[Delta | Summary] = []
         self.error: StrataError | None = None
         self.ended = False
-        self._reader: trio.lowlevel.Task | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {len(self.items)} ready{', ended' if self.ended else ''}>"
@@ -53,22 +52,7 @@ class Feed:
 
     def filled(self) -> Awaitable[Any]:
         """What to await, at once, until there is something to take or nothing can come.  Raises BusyResourceError."""
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task reads this answer")
-        if self.items or self.ended:
-            return trio.lowlevel.checkpoint()
-        # A checkpoint itself; another before it would have each token wake its reader twice.
-        self._reader = trio.lowlevel.current_task()
-        return trio.lowlevel.wait_task_rescheduled(self._abort)
-
-    def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            trio.lowlevel.reschedule(reader)
-
-    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._reader = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        return self._read_by_one(bool(self.items) or self.ended, "answer")
 
     def _end(self) -> None:
         self.ended = True

@@ -8,6 +8,7 @@ from strata.actors.kernel.actor import Actor, ActorInfo
 from strata.actors.kernel.faults import lone
 from strata.actors.kernel.lifecycle import ActorChange, ActorState, diagram
 from strata.actors.kernel.mailbox import Mailbox
+from strata.actors.kernel.reader import LoneReader
 from strata.actors.kernel.ref import Ref, Reply
 from strata.actors.kernel.registry import Registry
 from strata.actors.kernel.supervisor import OnFailure, Supervisor, open_supervisor
@@ -17,6 +18,7 @@ __all__ = [
     "ActorChange",
     "ActorInfo",
     "ActorState",
+    "LoneReader",
     "Mailbox",
     "OnFailure",
     "Ref",

@@ -11,12 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from strata.actors.kernel.reader import LoneReader
 from strata.errors import Overloaded
 
 M = TypeVar("M")
 
 
-class Mailbox(Generic[M]):
+class Mailbox(LoneReader, Generic[M]):
     """First in, first out, for one reader.
 
     Closed, it takes nothing more: what is told is dropped and counted, not an error, for the sender can't know.  What
@@ -25,16 +26,16 @@ class Mailbox(Generic[M]):
     Each method that waits leaves every message in place when it is cancelled.
     """
 
-    __slots__ = ("_closed", "_dropped", "_limit", "_messages", "_reader")
+    __slots__ = ("_closed", "_dropped", "_limit", "_messages")
 
     def __init__(self, limit: int | None = None) -> None:
         """`limit`: how many messages it holds before `tell` raises Overloaded; None: any number."""
         if limit is not None and limit < 1:
             raise ValueError(f"a mailbox of {limit} messages can hold none")
+        super().__init__()
         # Nearly always empty or taken whole, where a deque's first block would be most of a mailbox.
         self._messages: list[M] = []
         self._limit = limit
-        self._reader: trio.lowlevel.Task | None = None
         self._closed = False
         self._dropped = 0
 
@@ -98,23 +99,9 @@ class Mailbox(Generic[M]):
             self._wake()
 
     def _filled(self) -> Awaitable[Any]:
-        """To be awaited at once, and looked again then.  No coroutine: it would be gone through at each wake."""
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task reads this mailbox")
-        if self._messages or self._closed:
-            return trio.lowlevel.checkpoint()
-        self._reader = trio.lowlevel.current_task()
-        return trio.lowlevel.wait_task_rescheduled(self._abort)
+        """To be awaited at once, and looked again then."""
+        return self._read_by_one(bool(self._messages) or self._closed, "mailbox")
 
     def _must_be_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("the mailbox is closed and empty")
-
-    def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            trio.lowlevel.reschedule(reader)
-
-    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._reader = None
-        return trio.lowlevel.Abort.SUCCEEDED
