@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import platform
 import pty
@@ -118,7 +119,7 @@ def anybodys(said: str) -> str:
 
 
 def draw(name: str, command: str, said: str) -> None:
-    console = rich.console.Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console = rich.console.Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(rich.text.Text.from_ansi(f"\x1b[1m$ {command}\x1b[0m\n{anybodys(said).strip()}"))
     drawn = console.export_svg(
         title=command, theme=rich.terminal_theme.MONOKAI, code_format=SHAPE, unique_id=f"strata-{name}"
