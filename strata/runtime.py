@@ -63,7 +63,8 @@ TOKENISERS: Final = 8
 
 @frozen
 class Health:
-    state: Literal["ready", "restarting", "draining", "failed"]
+    state: Literal["loading", "ready", "restarting", "draining", "failed"]
+    """`loading` is what a server says that serves already while its runtime is being opened."""
     reason: str = ""
     incarnation: int | None = None
     """Of the engine, counted from 1; while another is being started, of the last."""

@@ -143,6 +143,8 @@ def _refused(url: str, status: int, key: str | None) -> str:
             if key is None
             else f"{url} doesn't take this key for /admin"
         )
+    if status == 503:
+        return f"{url} is loading its model; try again when it is ready"
     return f"{url} answers {status} to /admin/actors; is it a Strata server?"
 
 

@@ -128,18 +128,52 @@ async def _serve(
     sockets: Sequence[socket.socket],
     ending: Ending,
 ) -> None:
-    from strata.http.access import access_lines, to_logger
+    """The server answers before its runtime is there, and has ended before that ends."""
     from strata.http.app import create_app
-    from strata.http.serve import serve as serve_http
+    from strata.http.arriving import Arriving
     from strata.runtime import open_runtime
 
-    async with open_runtime(model, settings=settings, trace=trace) as runtime, ending.watching(runtime):
-        app = create_app(runtime)
-        async with trio.open_nursery() as serving:
-            addresses = await serving.start(
-                lambda task_status: serve_http(
+    arriving = Arriving(settings)
+    served = Served()
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(served.run, create_app(arriving), settings.serve, edge, sockets, ending)
+        async with open_runtime(model, settings=settings, trace=trace) as runtime, ending.watching(runtime):
+            arriving.came(runtime)
+            try:
+                _announce(runtime, addresses)
+                notify("READY=1")
+                await served.wait()
+            finally:
+                # Its clients' requests are the runtime's.
+                await served.end()
+
+
+class Served:
+    """The server's run, which begins before its runtime and ends before that does."""
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._over = trio.Event()
+
+    async def run(
+        self,
+        app: Any,
+        settings: ServeSettings,
+        edge: Edge,
+        sockets: Sequence[socket.socket],
+        ending: Ending,
+        *,
+        task_status: trio.TaskStatus[tuple[str, ...]],
+    ) -> None:
+        """Serve until `ending` says so, or `end` is called.  Starts with the addresses."""
+        from strata.http.access import access_lines, to_logger
+        from strata.http.serve import serve as serve_http
+
+        try:
+            with self._scope:
+                await serve_http(
                     app,
-                    settings.serve,
+                    settings,
                     sockets=sockets,
                     shutdown_trigger=ending.until_closed,
                     tls=edge.tls,
@@ -147,9 +181,18 @@ async def _serve(
                     on_access=access_lines(to_logger) if edge.access_log else None,
                     task_status=task_status,
                 )
-            )
-            _announce(runtime, addresses)
-            notify("READY=1")
+        finally:
+            self._over.set()
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self._over.wait()
+
+    async def end(self) -> None:
+        """Now, if it hasn't ended yet; waits for nobody but its own tasks."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._over.wait()
 
 
 class Ending:

@@ -2,12 +2,14 @@
 
 from strata.http.access import access_lines, to_logger
 from strata.http.app import create_app, routes
+from strata.http.arriving import Arriving
 from strata.http.listener import listen
 from strata.http.pump import PumpConnection
 from strata.http.security import check_public
 from strata.http.serve import Tls, serve
 
 __all__ = [
+    "Arriving",
     "PumpConnection",
     "Tls",
     "access_lines",

@@ -13,6 +13,7 @@ from quart_trio import QuartTrio
 from strata.config import ServeSettings
 from strata.errors import ConfigError
 from strata.http.admin import admin_routes
+from strata.http.arriving import Arriving
 from strata.http.chat import chat_routes
 from strata.http.openapi import openapi_route
 from strata.http.pump import PumpConnection, use_pumps
@@ -37,8 +38,10 @@ class Application(QuartTrio):
         return super().asgi_app(scope, receive, send)
 
 
-def create_app(runtime: Runtime, settings: ServeSettings | None = None) -> QuartTrio:
+def create_app(runtime: Runtime | Arriving, settings: ServeSettings | None = None) -> QuartTrio:
     """The whole server as an application.  `settings` are the runtime's own unless named.
+
+    Before an `Arriving` runtime is there `/health` answers, and all else is told to come again.
 
     Raises ConfigError, also where it would listen on a public address without a key.
     """
@@ -54,7 +57,7 @@ def create_app(runtime: Runtime, settings: ServeSettings | None = None) -> Quart
     return app
 
 
-def routes(runtime: Runtime, settings: ServeSettings | None = None) -> Blueprint:
+def routes(runtime: Runtime | Arriving, settings: ServeSettings | None = None) -> Blueprint:
     """The same routes, to be registered in a Quart-Trio application of the caller's.
 
     Keys, Host and Origin are checked on these routes alone.  Raises ConfigError.

@@ -30,7 +30,7 @@ REASONS: Final[Mapping[int, str]] = {
     415: "The content type is not application/json, or the body has a Content-Encoding",
     429: "The queue is full; `Retry-After` says when to come again",
     500: "A bug of ours; `code` is in the log",
-    503: "The engine is gone or the server is closing; `Retry-After` says when to come again",
+    503: "The model is being loaded, the engine is gone or the server closes; `Retry-After` says when to come again",
 }
 
 _VARIABLE: Final = re.compile(r"<(?:[a-z]+:)?(?P<name>\w+)>")
@@ -44,7 +44,8 @@ def openapi_route(edge: Edge, routes: list[Route]) -> Route:
         await trio.lowlevel.checkpoint()
         # Whoever mounts the routes chooses a prefix, which the paths below don't name.
         prefix = request.root_path + request.path.removesuffix(RULE)
-        return json_response({**told, "servers": [{"url": prefix or "/"}]})
+        info = {**told["info"], "title": f"Strata: {edge.runtime.model.id}"}
+        return json_response({**told, "info": info, "servers": [{"url": prefix or "/"}]})
 
     route = Route(
         method="GET",
@@ -54,7 +55,7 @@ def openapi_route(edge: Edge, routes: list[Route]) -> Route:
         summary="This document",
         answer=dict[str, Any],
     )
-    told = document([*routes, route], title=f"Strata: {edge.runtime.model.id}")
+    told = document([*routes, route], title="Strata")
     return route
 
 
@@ -130,6 +131,6 @@ def _event(schema: Any, error: Any) -> dict[str, Any]:
 
 
 def _by_checks(route: Route) -> tuple[int, ...]:
-    """What comes before the view."""
-    access = (403,) if route.access is Access.OPEN else (401, 403)
+    """What comes before the view; and what all but the open ones are told as long as there is no runtime."""
+    access = (403,) if route.access is Access.OPEN else (401, 403, 503)
     return access if route.method == "GET" else (*access, 415)

@@ -16,6 +16,7 @@ from quart import Blueprint, Response, request
 from quart_trio.wrappers import TrioResponse
 
 from strata.config import ServeSettings
+from strata.http.arriving import Arriving
 from strata.http.errors import Refusal, leaf, refusal
 from strata.http.security import Access, Keys, Names, check_encoding, check_json
 from strata.http.visit import REQUEST_ID_HEADER, Visit, visit_of
@@ -53,17 +54,22 @@ class Route:
 class Edge:
     """What the routes share."""
 
-    runtime: Runtime
+    arriving: Arriving
     settings: ServeSettings
     keys: Keys
     names: Names
     threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(DECODING_THREADS))
 
     @classmethod
-    def of(cls, runtime: Runtime, settings: ServeSettings | None) -> Edge:
+    def of(cls, runtime: Runtime | Arriving, settings: ServeSettings | None) -> Edge:
         """Raises ConfigError."""
         chosen = settings or runtime.settings.serve
-        return cls(runtime, chosen, Keys.of(chosen), Names(chosen))
+        return cls(Arriving.of(runtime), chosen, Keys.of(chosen), Names(chosen))
+
+    @property
+    def runtime(self) -> Runtime:
+        """Raises EngineUnavailable while it is being opened."""
+        return self.arriving.runtime
 
 
 def add(blueprint: Blueprint, edge: Edge, route: Route) -> None:

@@ -44,10 +44,10 @@ class HealthAnswer(Struct, frozen=True):
     status: str
     """`ok`: the loop answers."""
     state: str
-    """`ready`, `restarting`, `draining` or `failed`."""
+    """`loading`, `ready`, `restarting`, `draining` or `failed`."""
     reason: str
     incarnation: int | None
-    """Of the engine, counted from 1; while another is being started, of the last."""
+    """Of the engine, counted from 1; while another is being started, of the last; none before the first."""
 
 
 def service_routes(edge: Edge) -> list[Route]:
@@ -116,7 +116,7 @@ class Service:
 
     async def ready(self) -> Response:
         await trio.lowlevel.checkpoint()
-        if self._edge.runtime.health().ready:
+        if self._edge.arriving.health().ready:
             return json_response(self._health("ok"))
         response = json_response(self._health("unavailable"), 503)
         response.headers["Retry-After"] = str(RETRY_READY_S)
@@ -128,7 +128,7 @@ class Service:
         return encoded_response(encode(self._edge.runtime.registry), content_type=content_type)
 
     def _health(self, status: str) -> HealthAnswer:
-        health = self._edge.runtime.health()
+        health = self._edge.arriving.health()
         return HealthAnswer(status, health.state, health.reason, health.incarnation)
 
 

@@ -143,6 +143,10 @@ def test_inspect_tells_a_wrong_key_from_none() -> None:
     assert "doesn't take this key for /admin" in inspected(says, "--admin-key", "wrong").output
 
 
+def test_inspect_of_a_server_that_loads_says_so() -> None:
+    assert "is loading its model" in inspected(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n").output
+
+
 def inspected(says: bytes, *options: str) -> Result:
     server = HTTPServer(("127.0.0.1", 0), type("Handler", (Somebody,), {"says": says}))
     thread = threading.Thread(target=server.handle_request)

@@ -12,8 +12,10 @@ import trio
 from api_call import CHAT, Answer, call, chat
 from prometheus_client.parser import text_string_to_metric_families
 
+from strata.config import Settings
 from strata.errors import ConfigError
 from strata.http.app import create_app
+from strata.http.arriving import Arriving
 from strata.runtime import open_runtime
 from strata.testing import Fault, Script, ScriptedEngine
 
@@ -39,6 +41,26 @@ async def test_the_models_are_one_entry_with_its_aliases(autojump_clock):
             assert (await call(app, "GET", f"/v1/models/{name}")).json == entry
         missing = await call(app, "GET", "/v1/models/other")
         assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+async def test_while_the_model_is_loaded_it_is_healthy_and_all_else_is_told_to_come_again(autojump_clock):
+    """B61: nobody restarts a server that is on its way; a key is asked for all the same."""
+    arriving = Arriving(Settings.of(api_keys=("sesame",)))
+    app, key = create_app(arriving), {"authorization": "Bearer sesame"}
+    health, ready = await call(app, "GET", "/health"), await call(app, "GET", "/ready")
+    assert (health.status, health.json["status"], health.json["state"]) == (200, "ok", "loading")
+    assert (ready.status, ready.json["state"], ready.json["incarnation"]) == (503, "loading", None)
+    assert "loaded" in ready.json["reason"]
+    for method, path, body in [("POST", CHAT, chat("ping")), *(("GET", path, None) for path in KEYED)]:
+        assert (await call(app, method, path, body)).status == 401
+        told = await call(app, method, path, body, key)
+        assert (told.status, told.error["type"]) == (503, "engine_unavailable")
+        assert told.error["message"] == ready.json["reason"]
+        assert int(told.headers["retry-after"]) >= 1
+    async with open_runtime(host=engine(), settings=arriving.settings) as runtime:
+        arriving.came(runtime)
+        assert (await call(app, "GET", "/ready")).status == 200
+        assert (await call(app, "POST", CHAT, chat("ping"), key)).status == 200
 
 
 async def test_while_another_engine_is_started_it_is_healthy_and_not_ready_and_says_why(autojump_clock):

@@ -193,6 +193,38 @@ def test_told_to_stop_while_it_loads_it_ends_at_once_and_in_order(tiny_model_pat
     assert not Path(f"/proc/{loads}").exists()
 
 
+def asked_at(path: Path, line: str) -> bytes:
+    """What a server answers at this socket file, the head at least."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(str(path))
+        client.sendall(f"{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def test_it_answers_while_it_loads_and_takes_requests_as_soon_as_it_has(tiny_model_path: Path, tmp_path: Path) -> None:
+    """B61: alive from the first moment, ready when the model is there."""
+    path = tmp_path / "s"
+    command = strata("serve", "--host", f"unix:{path}", "--engine-host", "process", "--model", tiny_model_path)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        loads = until(lambda: engine_of(process), "it has begun to load")
+        os.kill(loads, signal.SIGSTOP)
+        try:
+            assert asked_at(path, "GET /health").startswith(b"HTTP/1.1 200")
+            ready = asked_at(path, "GET /ready")
+            assert ready.startswith(b"HTTP/1.1 503")
+            assert b'"state":"loading"' in ready
+            models = asked_at(path, "GET /v1/models").lower()
+            assert models.startswith(b"http/1.1 503")
+            assert b"retry-after: " in models
+        finally:
+            os.kill(loads, signal.SIGCONT)
+        until(lambda: ready_at(path), "it is up")
+        assert asked_at(path, "GET /v1/models").startswith(b"HTTP/1.1 200")
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_an_engine_that_is_killed_while_it_loads_is_no_wrong_setting(tiny_model_path: Path) -> None:
     """B37: the system may have had no memory at that moment; a service manager is to start it again, which it must not
     where it was asked for what can't be."""
