@@ -4,6 +4,7 @@ PYTHON ?= python3
 PYTHONS ?= python3.11 python3.13
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
 .PHONY: serve test test-all gpu-deps gpu-check lint clean
@@ -44,27 +45,32 @@ lint: $(VENV)/.linted
 	$(BIN)/flake8-async --enable=ASYNC900,ASYNC910,ASYNC911,ASYNC912,ASYNC913 $$(find strata -name '*.py')
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit("Strata needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else 0'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(PYTHON) -c 'import sys; sys.exit("Strata needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	@echo "== creating a Python environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 # Compiles the kernels too, if there is a compiler; again whenever a source of theirs changes.
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard strata/cpu/native/*.[ch]) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "== installing Strata and what it needs (about 45 MB), and compiling its kernels: half a minute to two minutes"
+	@$(PIP) --editable .
 	@$(BIN)/python -m strata.cpu.choice
-	touch $@
+	@touch $@
 
+# A newer pip than some Pythons bring: it has to know groups.
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --group test
-	touch $@
+	@echo "== installing what the tests need"
+	@$(PIP) --upgrade pip
+	@$(PIP) --group test
+	@touch $@
 
 $(VENV)/.gpu: tests/gpu/deps.sh $(VENV)/.tested
 	tests/gpu/deps.sh $(BIN)/python
-	touch $@
+	@touch $@
 
 $(VENV)/.linted: pyproject.toml $(VENV)/.tested
-	$(BIN)/python -m pip install --quiet --group lint
-	touch $@
+	@echo "== installing what the checks need"
+	@$(PIP) --group lint
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .venv-3.* build dist strata/cpu/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
