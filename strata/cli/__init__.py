@@ -2,7 +2,7 @@
 
 Exit codes: 0 it did what was asked, 1 the answer is no (`trace diff`, `doctor`), 2 it can't start as asked,
 3 the engine died, while it was loaded or so that no other can be started, 128 and a signal's number (130, 143) told
-twice to end.
+twice to end (141: whoever read what it printed has left).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from strata.cli.bench import bench
 from strata.cli.chat import chat
 from strata.cli.completion import completion
 from strata.cli.doctor import doctor
+from strata.cli.group import Group
 from strata.cli.inspect import inspect
 from strata.cli.models import models
 from strata.cli.pull import pull
@@ -32,7 +33,7 @@ CANT_START = 2
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version("strata-serve"), prog_name="strata")
 def cli() -> None:
     """Serves a language model from one machine to many clients: a short request passes a long one."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.flags import Command, named, setting_options
+from strata.cli.group import Group
 from strata.config import POLICIES, EngineSettings, HostSettings, SchedulerSettings, Settings
 from strata.errors import ConfigError
 
@@ -27,7 +28,7 @@ WIDTH: Final = 160
 """Characters in a line where there is no terminal."""
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measures a model on this machine, in this process: best on a machine that does nothing else."""
 

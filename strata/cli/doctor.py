@@ -216,4 +216,7 @@ def _shown(field: attrs.Attribute[Any], value: Any) -> str:
         return "unset"
     if not field.repr:
         return "set"
+    if isinstance(value, bool):
+        # As a TOML file has it.
+        return str(value).lower()
     return " ".join(value) if isinstance(value, tuple) else str(value)

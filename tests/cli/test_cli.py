@@ -13,9 +13,12 @@ import sys
 from pathlib import Path
 
 import attrs
+import click
 import pytest
+from click.testing import CliRunner
 
 from strata.cli import cli, main
+from strata.cli.group import NOBODY_READS
 from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings
 from strata.cpu.choice import NUMPY, VARIABLE, runnable
 
@@ -48,6 +51,25 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(command in out for command in ("serve", "pull", "doctor", "trace"))
 
 
+def test_the_help_says_in_whole_sentences_what_each_command_is_for() -> None:
+    for group in (cli, *(command for command in cli.commands.values() if isinstance(command, click.Group))):
+        said = CliRunner().invoke(group, ["--help"], terminal_width=80).output
+        assert "..." not in said.replace("[ARGS]...", "")
+        assert all(len(line) <= 80 for line in said.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("settings",), ("settings", "--markdown")])
+def test_where_nobody_reads_any_more_it_ends_quietly(arguments: tuple[str, ...]) -> None:
+    """`strata settings | head`: as a shell shows it of a tool that dies of SIGPIPE, whoever printed (click, rich)."""
+    read_end, output = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "strata", *arguments], stdout=output, stderr=subprocess.PIPE, check=False
+    )
+    os.close(output)
+    assert (done.returncode, done.stderr) == (NOBODY_READS, b"")
+
+
 def test_doctor_shows_the_model_and_what_a_flag_changes(
     capsys: pytest.CaptureFixture[str], tiny_model_path: Path
 ) -> None:
@@ -58,6 +80,8 @@ def test_doctor_shows_the_model_and_what_a_flag_changes(
     assert rows["preempt"].endswith("off  (default slice; from policy fifo)")
     assert rows["page_tokens"].endswith("32  (default 64; from the command line)")
     assert rows["context"].endswith("unset")
+    # As the table of settings, and a file of them, have it.
+    assert rows["prefix_cache"].split()[1] == "true"
 
 
 def test_doctor_shows_how_long_anybody_can_be_made_to_wait(
@@ -141,7 +165,11 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(
     code, _, err = run(capsys, "trace", "diff", str(tmp_path / "a"), str(tmp_path / "a"))
     assert code == 2
     assert "Traceback" not in err
-    assert run(capsys, "trace", "diff", str(tmp_path / "none"), str(tmp_path / "a"))[0] == 2
+
+
+def test_a_trace_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "trace", "diff", str(tmp_path / "none"), str(tmp_path / "a"))
+    assert (code, err) == (2, f"Error: {tmp_path / 'none'}: No such file or directory\n")
 
 
 @pytest.mark.parametrize("value", ["off", "chunk", "slice"])

@@ -6,9 +6,11 @@ import io
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,22 @@ def test_inspect_of_nobody_says_so_in_one_line() -> None:
     assert result.exit_code == 1
     assert "is one there?" in result.output
     assert "Traceback" not in result.output
+
+
+def test_inspect_in_a_pipe_writes_each_look_as_it_takes_it() -> None:
+    says = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"actors": []}'
+    server = HTTPServer(("127.0.0.1", 0), type("Handler", (Somebody,), {"says": says}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    command = [sys.executable, "-m", "strata", "inspect", f"http://127.0.0.1:{server.server_port}", "--every", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = [line for line in islice(process.stdout, 9) if "127.0.0.1" in line]
+        process.kill()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert len(looks) > 1
 
 
 @pytest.mark.parametrize("shell", SHELLS)

