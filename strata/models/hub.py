@@ -20,6 +20,8 @@ _NAME: Final = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf
 _CHECKPOINT: Final = ("*.json", "*.jinja", "*.safetensors")
 """What a checkpoint folder is made of; the same weights in other formats are left where they are."""
 _FILES: Final = ("*.gguf",)
+ANSWER_S: Final = 20.0
+"""How long the Hub may take to say what a repository has."""
 
 
 def find_model(name: str | Path, *, cache: Path | None = None) -> Path:
@@ -66,7 +68,14 @@ class _Repo:
         raise ModelError(f"{self.name} is not here, as a file or from the Hub; `strata pull {self.name}` fetches it")
 
     def fetch(self) -> Path:
-        found = self._get(None if self.file else self._wanted(), offline=False)
+        try:
+            files = self._files()
+        except ModelError:
+            # What was pulled before is good enough where nobody can be asked.
+            with suppress(ModelError):
+                return self.find()
+            raise
+        found = self._get(None if self.file else _wanted(files, self.name), offline=False)
         assert found is not None, "what was wanted is there"
         return found
 
@@ -88,17 +97,22 @@ class _Repo:
         why = " ".join(str(error).split())[:300]
         return ModelError(f"{self.name} could not be fetched ({why}); check the name and the network")
 
-    def _wanted(self) -> list[str]:
-        """The files of a checkpoint; where there is none, the GGUF file, if there is one."""
+    def _files(self) -> list[str]:
+        """Asked for in one request, which the library doesn't repeat: without a network that is known at once."""
         from huggingface_hub import HfApi
 
         try:
-            files = HfApi(endpoint=self.endpoint).list_repo_files(self.repo)
+            info = HfApi(endpoint=self.endpoint).model_info(self.repo, timeout=ANSWER_S)
         except Exception as error:
             raise self._failed(error) from error
-        if "config.json" in files and any(name.endswith(".safetensors") for name in files):
-            return list(_CHECKPOINT)
-        return [_only_gguf([name for name in files if name.endswith(".gguf")], self.name)]
+        return [file.rfilename for file in info.siblings or ()]
+
+
+def _wanted(files: list[str], name: str) -> list[str]:
+    """Of a repository's files those of its checkpoint; where there is none, the GGUF file, if there is one."""
+    if "config.json" in files and any(file.endswith(".safetensors") for file in files):
+        return list(_CHECKPOINT)
+    return [_only_gguf([file for file in files if file.endswith(".gguf")], name)]
 
 
 def _opened_as(folder: Path, name: str) -> Path | None:

