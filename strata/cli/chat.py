@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ import click
 from strata.cli.choose import chosen_model
 from strata.cli.config_file import config_option
 from strata.cli.flags import named, setting_options
+from strata.cli.lines import Lines
 from strata.config import EngineSettings, Settings
 from strata.errors import PromptTooLong, StrataError
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from strata.cli.background import Answer, Background
     from strata.messages import Summary
 
+TEMPERATURE: Final = 0.2
+TOP_P: Final = 0.9
+"""As the authors of the default model use it; what suits large models (0.7 and more) makes small ones ramble."""
 HELP: Final = """\
   /reset   forget the conversation
   /stats   what the last answer took
@@ -32,7 +37,8 @@ Ctrl-C stops an answer."""
 @click.argument("question", required=False)
 @click.option("--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name, or else the default model.")
 @click.option("--system", help="What the model is told before the conversation.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0, 2), default=TEMPERATURE, show_default=True)
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=TOP_P, show_default=True)
 @click.option("--seed", type=int, help="The same seed gives the same answers.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.  [default: what the context leaves]")
 @setting_options(EngineSettings)
@@ -44,7 +50,7 @@ def chat(question: str | None, model: str | None, system: str | None, **flags: A
 
     if question is not None and not question.strip():
         raise click.UsageError("QUESTION is empty; without one a conversation begins")
-    asked = named({name: flags.pop(name) for name in ("temperature", "seed", "max_tokens")})
+    asked = named({name: flags.pop(name) for name in ("temperature", "top_p", "seed", "max_tokens")})
     settings = Settings.of(**named(flags))
     with Background(open_runtime(chosen_model(model), settings=settings)) as background:
         conversation = Conversation(background, system=system, asked=asked)
@@ -118,10 +124,11 @@ class Conversation:
         if self._last is None:
             return "Nothing was answered yet."
         figures = self._last.figures
-        speed = figures.written_tokens / figures.decode_s if figures.decode_s else 0.0
+        # A few tokens of a small model may all come at the same moment.
+        speed = f" at {figures.written_tokens / figures.decode_s:.1f} a second" if figures.decode_s else ""
         return (
             f"{len(self._messages)} messages; {figures.prompt_tokens} tokens read in {figures.read_s:.2f} s "
-            f"({figures.cached_tokens} known before), {figures.written_tokens} written at {speed:.1f} a second; "
+            f"({figures.cached_tokens} known before), {figures.written_tokens} written{speed}; "
             f"first token after {figures.ttft_s or 0:.2f} s"
         )
 
@@ -132,10 +139,14 @@ class Conversation:
 def _print(answer: Answer, ended: Callable[[Answer], None]) -> str:
     """The whole text, printed as it came; Ctrl-C stops the answer and not the program."""
     written: list[str] = []
+    lines = Lines(shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None)
     with _ctrl_c(answer.stop):
-        for piece in answer:
-            written.append(piece)
-            click.echo(_printable(piece), nl=False)
+        try:
+            for piece in answer:
+                written.append(piece)
+                click.echo(lines.take(_printable(piece)), nl=False)
+        finally:
+            click.echo(lines.rest(), nl=False)
     click.echo("" if answer.summary is not None else " (stopped)")
     ended(answer)
     return "".join(written)
