@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from attrs import frozen
@@ -67,6 +68,26 @@ def throughput(path: Path, settings: Settings, repeats: int, say: Callable[[str]
 
 
 @frozen
+class Job:
+    """What one row of the table is about."""
+
+    what: Literal["read", "decode"]
+    context: int
+    rows: int
+
+    def __str__(self) -> str:
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        doing = "reading" if self.what == "read" else f"decoding {rows}"
+        return f"{doing} after {self.context:,} tokens"
+
+
+def left_s(expected: Sequence[float], done: int, taken_s: float) -> float:
+    """About how many seconds those after the first `done` will take: as expected, and as far off as those were."""
+    so_far = sum(expected[:done])
+    return sum(expected[done:]) * (taken_s / so_far if so_far else 1.0)
+
+
+@frozen
 class Handle:
     """A sequence as the model sees it."""
 
@@ -94,19 +115,49 @@ class Bench:
     def rows(self, say: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
         # The first chunk finds the caches cold, and is not counted.
         self._chunk(0, min(64, self._chunk_tokens))
+        jobs = [*self._reads(), *self._decodes()]
+        expected = self._expected(jobs)
+        began = time.perf_counter()
+        for number, job in enumerate(jobs):
+            left = left_s(expected, number, time.perf_counter() - began)
+            say(f"{number + 1} of {len(jobs)}: {job}; about {left:,.0f} s to go")
+            if job.what == "read":
+                yield _row(job, self._chunk_tokens, self._chunks_at(job.context))
+            else:
+                yield _row(job, STEPS * job.rows, self._steps_at(job.context, job.rows), steps=STEPS)
+
+    def _reads(self) -> Iterator[Job]:
         for context in CONTEXTS:
+            job = Job("read", context, 1)
             if context + self._chunk_tokens > self._context:
-                self.left_out.append(f"reading after {context:,} tokens: the context is {self._context:,}")
-                continue
-            say(f"reading after {context:,} tokens")
-            yield _row("read", context, 1, self._chunk_tokens, self._chunks_at(context))
-        for context in DECODED_AT:
-            for rows in BATCHES:
-                if why := self._hindered(context, rows):
-                    self.left_out.append(f"decoding {rows} rows after {context:,} tokens: {why}")
-                    continue
-                say(f"decoding {rows} rows after {context:,} tokens")
-                yield _row("decode", context, rows, STEPS * rows, self._steps_at(context, rows), steps=STEPS)
+                self.left_out.append(f"{job}: the context is {self._context:,}")
+            else:
+                yield job
+
+    def _decodes(self) -> Iterator[Job]:
+        for context, rows in product(DECODED_AT, BATCHES):
+            job = Job("decode", context, rows)
+            if why := self._hindered(context, rows):
+                self.left_out.append(f"{job}: {why}")
+            else:
+                yield job
+
+    def _expected(self, jobs: Sequence[Job]) -> list[float]:
+        """About how many seconds each takes, by one short chunk and one step of a row."""
+        tokens = min(64, self._chunk_tokens)
+        token_s, step_s = self._chunk(0, tokens) / tokens, self._steps([self._whole], 0, 1)
+        read, seconds = 0, []
+        for job in jobs:
+            reached = max(read, job.context)
+            taken = (reached - read) * token_s
+            read = reached
+            if job.what == "read":
+                taken += self._repeats * self._chunk_tokens * token_s
+            else:
+                # A row more is about half a step, and 2K tokens before it are one.
+                taken += (self._repeats * STEPS + 2) * step_s * (1 + job.rows) / 2 * (1 + job.context / 2048)
+            seconds.append(taken)
+        return seconds
 
     def _hindered(self, context: int, rows: int) -> str | None:
         if context + STEPS > self._context:
@@ -163,13 +214,11 @@ class Bench:
         return -(-tokens // self._page_tokens)
 
 
-def _row(
-    what: str, context: int, rows: int, tokens: int, seconds: Sequence[float], *, steps: int = 1
-) -> Mapping[str, Any]:
+def _row(job: Job, tokens: int, seconds: Sequence[float], *, steps: int = 1) -> Mapping[str, Any]:
     return {
-        "what": what,
-        "context": context,
-        "rows": rows,
+        "what": job.what,
+        "context": job.context,
+        "rows": job.rows,
         "tokens_per_s": tokens / median(seconds),
         "ms": 1000 * median(seconds) / steps,
         "samples": [tokens / one for one in seconds],

@@ -10,7 +10,7 @@ import pytest
 
 from strata.bench.contention import contention
 from strata.bench.overhead import Heard, overhead, row
-from strata.bench.throughput import throughput
+from strata.bench.throughput import left_s, throughput
 from strata.cli import main
 from strata.config import Settings
 from strata.simulate.plot import can_plot
@@ -34,8 +34,11 @@ def test_reading_and_decoding_are_measured_and_written(
 ) -> None:
     path = tmp_path / "figures.json"
     model = ("--model", str(tiny_model_path), "--threads", "1")
-    code, out, _ = run(capsys, "throughput", *model, "--repeats", "3", "--json", str(path))
+    code, out, err = run(capsys, "throughput", *model, "--repeats", "3", "--json", str(path))
     assert code == 0
+    said = err.splitlines()
+    assert said[0].startswith("1 of 5: reading after 0 tokens; about ")
+    assert said[-1].startswith("5 of 5: decoding 8 rows after 0 tokens; about ")
     assert "tokens/s" in out
     whole = json.loads(path.read_text())
     assert whole["repeats"] == 3
@@ -61,6 +64,12 @@ def test_what_a_short_context_or_few_pages_leave_no_room_for_is_left_out_and_sai
         ("decode", 4096, 4),
     ]
     assert report.left_out == ("decoding 8 rows after 4,096 tokens: 520 pages are needed and 320 are there",)
+
+
+def test_what_is_left_is_as_far_off_as_what_was_done() -> None:
+    assert left_s([1.0, 2.0, 3.0], 0, 0.0) == 6.0
+    assert left_s([1.0, 2.0, 3.0], 2, 6.0) == 6.0
+    assert left_s([1.0], 1, 5.0) == 0.0
 
 
 async def test_a_short_request_is_timed_alone_and_behind_long_ones(tiny_model_path: Path) -> None:
