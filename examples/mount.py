@@ -1,6 +1,6 @@
 """Strata's routes in a Quart-Trio application of your own.
 
-    python examples/mount.py
+    python examples/mount.py            # or with --port 8001
     curl http://127.0.0.1:8000/
     curl http://127.0.0.1:8000/ai/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "Say hello."}], "stream": true}'
@@ -10,6 +10,7 @@ The server runs in your nursery: nothing that a client does, and no request that
 
 from __future__ import annotations
 
+import argparse
 import sys
 from functools import partial
 from typing import Any
@@ -62,5 +63,11 @@ def run(**named: Any) -> str | None:
     return said
 
 
+def flags(arguments: list[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description="Strata's routes in an application of your own.")
+    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    return vars(parser.parse_args(arguments))
+
+
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run(**flags(sys.argv[1:])))

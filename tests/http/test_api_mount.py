@@ -52,6 +52,11 @@ async def test_the_example_serves_our_routes_beside_its_own(autojump_clock):
     assert (missing.status, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
 
 
+def test_the_example_takes_a_port():
+    assert example().flags([]) == {"port": 8000}
+    assert example().flags(["--port", "8001"]) == {"port": 8001}
+
+
 async def test_the_example_runs_in_a_nursery_and_answers_on_a_socket():
     module = example()
     async with trio.open_nursery() as nursery:
