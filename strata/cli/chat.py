@@ -86,7 +86,8 @@ def _obey(command: str, conversation: Conversation) -> None:
             conversation.reset()
             click.secho("Forgotten.", dim=True)
         case "/stats":
-            click.secho(conversation.stats(), dim=True)
+            lines = _lines()
+            click.secho(lines.take(conversation.stats()) + lines.rest(), dim=True)
         case "/help":
             click.echo(HELP)
         case _:
@@ -139,7 +140,7 @@ class Conversation:
 def _print(answer: Answer, ended: Callable[[Answer], None]) -> str:
     """The whole text, printed as it came; Ctrl-C stops the answer and not the program."""
     written: list[str] = []
-    lines = Lines(shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None)
+    lines = _lines()
     with _ctrl_c(answer.stop):
         try:
             for piece in answer:
@@ -150,6 +151,11 @@ def _print(answer: Answer, ended: Callable[[Answer], None]) -> str:
     click.echo("" if answer.summary is not None else " (stopped)")
     ended(answer)
     return "".join(written)
+
+
+def _lines() -> Lines:
+    """As long as the terminal's, if it is one that is written to."""
+    return Lines(shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None)
 
 
 @contextlib.contextmanager
