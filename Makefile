@@ -51,7 +51,7 @@ $(VENV)/bin/python:
 
 # Compiles the kernels too, if there is a compiler; again whenever a source of theirs changes.
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard strata/cpu/native/*.[ch]) | $(VENV)/bin/python
-	@echo "== installing Strata and what it needs (about 45 MB), and compiling its kernels: half a minute to two minutes"
+	@echo "== installing Strata and what it needs (42 MB), and compiling its kernels: a minute or two"
 	@$(PIP) --editable .
 	@$(BIN)/python -m strata.cpu.choice
 	@touch $@
