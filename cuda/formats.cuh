@@ -56,55 +56,26 @@ __device__ __forceinline__ int nibble(const unsigned char* packed, int i) {
 // And its fifth bit, of 32 in four bytes.
 __device__ __forceinline__ int fifth(const unsigned char* bits, int i) { return (bits[i / 8] >> i % 8 & 1) << 4; }
 
-// Scale, nibbles: (value - 8) * scale.
-struct Q4_0 {
-  static constexpr int elements = 32, bytes = 18;
+// Scale, minimum where there is one, fifth bits where there are, nibbles: value * scale + minimum, and without a minimum
+// (value - half of how many values there are) * scale.
+template <bool kFifths, bool kMinimum>
+struct Nibbles {
+  static constexpr int elements = 32, scales = kMinimum ? 4 : 2, packed = scales + (kFifths ? 4 : 0), bytes = packed + 16;
   static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
     const unsigned char* block = row + column / 32 * bytes;
-    const float scale = half_at(block);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = (nibble(block + 2, column % 32 + i) - 8) * scale;
-  }
-};
-
-// Scale, minimum, nibbles: value * scale + minimum.
-struct Q4_1 {
-  static constexpr int elements = 32, bytes = 20;
-  static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
-    const unsigned char* block = row + column / 32 * bytes;
-    const float scale = half_at(block), minimum = half_at(block + 2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = nibble(block + 4, column % 32 + i) * scale + minimum;
-  }
-};
-
-// Scale, fifth bits, nibbles: (value - 16) * scale.
-struct Q5_0 {
-  static constexpr int elements = 32, bytes = 22;
-  static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
-    const unsigned char* block = row + column / 32 * bytes;
-    const float scale = half_at(block);
+    const float scale = half_at(block), minimum = kMinimum ? half_at(block + 2) : 0.f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = column % 32 + i;
-      out[i] = ((nibble(block + 6, at) | fifth(block + 2, at)) - 16) * scale;
+      const int value = nibble(block + packed, at) | (kFifths ? fifth(block + scales, at) : 0);
+      out[i] = kMinimum ? value * scale + minimum : (value - (kFifths ? 16 : 8)) * scale;
     }
   }
 };
-
-// Scale, minimum, fifth bits, nibbles: value * scale + minimum.
-struct Q5_1 {
-  static constexpr int elements = 32, bytes = 24;
-  static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
-    const unsigned char* block = row + column / 32 * bytes;
-    const float scale = half_at(block), minimum = half_at(block + 2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int at = column % 32 + i;
-      out[i] = (nibble(block + 8, at) | fifth(block + 4, at)) * scale + minimum;
-    }
-  }
-};
+using Q4_0 = Nibbles<false, false>;
+using Q4_1 = Nibbles<false, true>;
+using Q5_0 = Nibbles<true, false>;
+using Q5_1 = Nibbles<true, true>;
 
 // Scale, 32 signed bytes.
 struct Q8_0 {
@@ -129,24 +100,11 @@ __device__ __forceinline__ void six_bits(const unsigned char* packed, int part, 
   }
 }
 
-// Scale, scale of minima, 8 parts' own of both, nibbles: value * scale - minimum.  32 bytes make two parts.
-struct Q4_K {
-  static constexpr int elements = 256, bytes = 144;
-  static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
-    const unsigned char* block = row + column / 256 * bytes;
-    const int part = column % 256 / 32;
-    int scale, minimum;
-    six_bits(block + 4, part, scale, minimum);
-    const float by = half_at(block) * scale, less = half_at(block + 2) * minimum;
-    const unsigned char* packed = block + 16 + part / 2 * 32 + column % 32;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = by * (packed[i] >> part % 2 * 4 & 15) - less;
-  }
-};
-
-// The same with fifth bits: 32 bytes of them before the nibbles, a bit for each part.
-struct Q5_K {
-  static constexpr int elements = 256, bytes = 176;
+// Scale, scale of minima, 8 parts' own of both, fifth bits where there are (32 bytes, a bit for each part), nibbles: value
+// * scale - minimum.  32 bytes of nibbles make two parts.
+template <bool kFifths>
+struct NibblesInParts {
+  static constexpr int elements = 256, packed = kFifths ? 48 : 16, bytes = packed + 128;
   static __device__ __forceinline__ void load8(const unsigned char* row, int column, float (&out)[8]) {
     const unsigned char* block = row + column / 256 * bytes;
     const int part = column % 256 / 32;
@@ -154,12 +112,14 @@ struct Q5_K {
     six_bits(block + 4, part, scale, minimum);
     const float by = half_at(block) * scale, less = half_at(block + 2) * minimum;
     const unsigned char* fifths = block + 16 + column % 32;
-    const unsigned char* packed = block + 48 + part / 2 * 32 + column % 32;
+    const unsigned char* nibbles = block + packed + part / 2 * 32 + column % 32;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      out[i] = by * ((packed[i] >> part % 2 * 4 & 15) | (fifths[i] >> part & 1) << 4) - less;
+      out[i] = by * ((nibbles[i] >> part % 2 * 4 & 15) | (kFifths ? (fifths[i] >> part & 1) << 4 : 0)) - less;
   }
 };
+using Q4_K = NibblesInParts<false>;
+using Q5_K = NibblesInParts<true>;
 
 // Nibbles, two more bits, 16 signed bytes of scales, scale: (value - 32) * scales.  Half a block is four parts of 32.
 struct Q6_K {

@@ -49,6 +49,14 @@ embed(const unsigned char* weights, const int* tokens, float* out, int out_strid
   }
 }
 
+// What is done with a sum.
+struct Set {
+  __device__ __forceinline__ void operator()(float& to, float sum) const { to = sum; }
+};
+struct Add {
+  __device__ __forceinline__ void operator()(float& to, float sum) const { to += sum; }
+};
+
 // -- few rows
 
 constexpr int kTogether = 8;
@@ -82,30 +90,35 @@ struct Few {
       : output(blockIdx.x * 4 + threadIdx.x / 32), first(blockIdx.y * kTogether), rows(min(kTogether, all_rows - first)) {}
 };
 
-extern "C" __global__ void __launch_bounds__(128)
-linear_rows(const float* x, int x_stride, const unsigned char* weights, float* out, int out_stride, int rows,
-            int outputs, int columns) {
+// Calls `put(output, r)` for each output that this lane is to write; r is its place among the rows.
+template <typename Put>
+__device__ __forceinline__ void each_row(const Few& few, float* out, int out_stride, Put put) {
+#pragma unroll
+  for (int r = 0; r < kTogether; ++r)
+    if (r < few.rows && threadIdx.x % 32 == 0) put(out[(size_t)(few.first + r) * out_stride + few.output], r);
+}
+
+template <typename Put>
+__device__ __forceinline__ void product_rows(const float* x, int x_stride, const unsigned char* weights, float* out,
+                                             int out_stride, int rows, int outputs, int columns, Put put) {
   const Few few(rows);
   if (few.output >= outputs) return;
   float sums[kTogether];
   const float* from = x + (size_t)few.first * x_stride;
   dot_rows(from, x_stride, weights_row(weights, few.output, columns), few.rows, columns, sums);
-#pragma unroll
-  for (int r = 0; r < kTogether; ++r)
-    if (r < few.rows && threadIdx.x % 32 == 0) out[(size_t)(few.first + r) * out_stride + few.output] = sums[r];
+  each_row(few, out, out_stride, [&](float& to, int r) { put(to, sums[r]); });
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+linear_rows(const float* x, int x_stride, const unsigned char* weights, float* out, int out_stride, int rows,
+            int outputs, int columns) {
+  product_rows(x, x_stride, weights, out, out_stride, rows, outputs, columns, Set());
 }
 
 extern "C" __global__ void __launch_bounds__(128)
 add_linear_rows(const float* x, int x_stride, const unsigned char* weights, float* out, int out_stride, int rows,
                 int outputs, int columns) {
-  const Few few(rows);
-  if (few.output >= outputs) return;
-  float sums[kTogether];
-  const float* from = x + (size_t)few.first * x_stride;
-  dot_rows(from, x_stride, weights_row(weights, few.output, columns), few.rows, columns, sums);
-#pragma unroll
-  for (int r = 0; r < kTogether; ++r)
-    if (r < few.rows && threadIdx.x % 32 == 0) out[(size_t)(few.first + r) * out_stride + few.output] += sums[r];
+  product_rows(x, x_stride, weights, out, out_stride, rows, outputs, columns, Add());
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -117,10 +130,7 @@ gated_rows(const float* x, int x_stride, const unsigned char* gate, const unsign
   const float* from = x + (size_t)few.first * x_stride;
   dot_rows(from, x_stride, weights_row(gate, few.output, columns), few.rows, columns, gates);
   dot_rows(from, x_stride, weights_row(up, few.output, columns), few.rows, columns, ups);
-#pragma unroll
-  for (int r = 0; r < kTogether; ++r)
-    if (r < few.rows && threadIdx.x % 32 == 0)
-      out[(size_t)(few.first + r) * out_stride + few.output] = GATE(gates[r]) * ups[r];
+  each_row(few, out, out_stride, [&](float& to, int r) { to = GATE(gates[r]) * ups[r]; });
 }
 
 // -- many rows
@@ -183,8 +193,11 @@ __device__ __forceinline__ void each(float* out, int out_stride, int rows, int o
     }
 }
 
-__device__ __forceinline__ void multiply_all(const float* x, int x_stride, const unsigned char* weights, int rows,
-                                             int outputs, int columns, Tile& left, Tile& right, float (&sums)[4][4]) {
+template <typename Put>
+__device__ __forceinline__ void product_tiles(const float* x, int x_stride, const unsigned char* weights, float* out,
+                                              int out_stride, int rows, int outputs, int columns, Put put) {
+  __shared__ Tile left, right;
+  float sums[4][4] = {};
   for (int start = 0; start < columns; start += kDeep) {
     fill_rows(left, x, x_stride, blockIdx.y * kTile, rows, start, columns);
     fill_weights(right, weights, blockIdx.x * kTile, outputs, start, columns);
@@ -192,24 +205,19 @@ __device__ __forceinline__ void multiply_all(const float* x, int x_stride, const
     multiply(left, right, sums);
     __syncthreads();
   }
+  each(out, out_stride, rows, outputs, [&](float& to, int i, int j) { put(to, sums[i][j]); });
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 linear_tiles(const float* x, int x_stride, const unsigned char* weights, float* out, int out_stride, int rows,
              int outputs, int columns) {
-  __shared__ Tile left, right;
-  float sums[4][4] = {};
-  multiply_all(x, x_stride, weights, rows, outputs, columns, left, right, sums);
-  each(out, out_stride, rows, outputs, [&](float& to, int i, int j) { to = sums[i][j]; });
+  product_tiles(x, x_stride, weights, out, out_stride, rows, outputs, columns, Set());
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 add_linear_tiles(const float* x, int x_stride, const unsigned char* weights, float* out, int out_stride, int rows,
                  int outputs, int columns) {
-  __shared__ Tile left, right;
-  float sums[4][4] = {};
-  multiply_all(x, x_stride, weights, rows, outputs, columns, left, right, sums);
-  each(out, out_stride, rows, outputs, [&](float& to, int i, int j) { to += sums[i][j]; });
+  product_tiles(x, x_stride, weights, out, out_stride, rows, outputs, columns, Add());
 }
 
 // Two blocks a multiprocessor: left to itself the compiler aims at more of them and spills.
