@@ -21,8 +21,8 @@ QUERIES: Final = 16
 SPAN: Final = 256
 """Keys of a block of `attend_spans`."""
 
-WIDEST_HEAD: Final = 128
-"""Elements: the keys of a span fit into a multiprocessor's memory."""
+WIDEST_HEAD: Final = 256
+"""Elements: of wider ones `attend_chunk` would keep more sums than a thread has registers."""
 
 PARTS_BYTES: Final = 32 << 20
 """Memory for what `attend_spans` hands to `join_spans`; rows that need more are computed in several goes."""

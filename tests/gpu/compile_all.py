@@ -14,7 +14,7 @@ from strata.gpu.cubins import sources
 from strata.gpu.nvrtc import Nvrtc, wheels
 from strata.gpu.weights import FORMATS
 
-HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128")
+HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128", "-DHEAD_DIM=256")
 
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:

@@ -239,7 +239,7 @@ class Sequence:
         return out.reshape(queries.shape)
 
 
-@pytest.mark.parametrize("head_dim", [16, 100, 128])
+@pytest.mark.parametrize("head_dim", [16, 100, 256])
 @pytest.mark.parametrize("page_tokens", [1, 64])
 def test_attention_of_lone_rows_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
     """At the edges of pages and of spans."""
@@ -250,7 +250,7 @@ def test_attention_of_lone_rows_is_exact_up_to_rounding(card: GpuOps, head_dim: 
     np.testing.assert_allclose(sequence.rows(queries, positions), exact, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("head_dim", [16, 100, 128])
+@pytest.mark.parametrize("head_dim", [16, 100, 136, 256])
 @pytest.mark.parametrize("page_tokens", [1, 16])
 def test_attention_of_a_chunk_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
     sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens)
@@ -292,8 +292,8 @@ def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
 
 
 def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
-    with pytest.raises(ModelError, match="136 elements"):
-        card.cache(CacheShape(1, 1, 16, 1, 136))
+    with pytest.raises(ModelError, match="264 elements"):
+        card.cache(CacheShape(1, 1, 16, 1, 264))
 
 
 def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes() -> None:
