@@ -1,14 +1,14 @@
 // Causal attention of rows that come alone, each of another sequence, over paged keys and values.
 //
 // queries, out: float32 (rows, heads * HEAD_DIM), rows `stride` and `out_stride` elements apart; memory: see pages.cuh;
-// places: int32 (rows, 1 + width), a row's position and then its pages in order; parts: float32 (rows, heads, spans,
-// HEAD_DIM + 2), the weighted sum of the values, the largest score and the sum of the weights.
-// HEAD_DIM is given when this is compiled.
+// places: see there too; parts: float32 (rows, heads, spans, HEAD_DIM + 2), the weighted sum of the values, the largest
+// score and the sum of the weights.  HEAD_DIM is given when this is compiled.
 //
 // A row sees `window` keys, its own the last of them; 0: all.
 //
-// attend_spans: grid (spans, heads, rows), block 128: a block 256 keys of one head, counted from position 0; blocks
-// beyond a row's position, and those before its window, do nothing.  join_spans: grid (heads, rows), block 128: joins them in their order.
+// attend_spans: grid (spans, heads, rows), block 128: a block 256 keys of one head, counted from position 0; blocks beyond a
+// row's position, and those before its window, do nothing.  There may be more of them than any row needs.
+// join_spans: grid (heads, rows), block 128: joins them in their order.
 // So a row's bits depend on its own position alone, and a long row keeps more than one multiprocessor busy.
 //
 // Tried: this one.  Never measured on a card.
@@ -18,12 +18,13 @@
 constexpr int kSpan = 256, kPart = HEAD_DIM + 2;
 
 extern "C" __global__ void __launch_bounds__(128)
-attend_spans(const float* queries, int stride, float* memory, const int* places, int width, float* parts, int layer,
+attend_spans(const float* queries, int stride, float* memory, const int* numbers, int width, float* parts, int layer,
              int layers, int kv_heads, int page_tokens, float scale, int window) {
   __shared__ float asked[HEAD_DIM], weights[kSpan], largest_parts[4], total_parts[4];
   const Pages cache{memory, layer, layers, kv_heads, page_tokens, HEAD_DIM};
-  const int* pages = places + (size_t)blockIdx.z * (1 + width) + 1;
-  const int position = pages[-1], span = blockIdx.x * kSpan, head = blockIdx.y;
+  const Places places{numbers, width};
+  const int* pages = places.pages(blockIdx.z);
+  const int position = places.position(blockIdx.z), span = blockIdx.x * kSpan, head = blockIdx.y;
   const int start = max(span, first_key(position, window)), end = min(span + kSpan, position + 1);
   if (start >= end) return;
   const int kv_head = head / (gridDim.y / kv_heads), keys = end - start;
@@ -63,9 +64,9 @@ attend_spans(const float* queries, int stride, float* memory, const int* places,
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-join_spans(const float* parts, const int* places, int width, int spans, float* out, int out_stride, int window) {
+join_spans(const float* parts, const int* numbers, int width, int spans, float* out, int out_stride, int window) {
   const int head = blockIdx.x, row = blockIdx.y;
-  const int position = places[(size_t)row * (1 + width)], first = first_key(position, window) / kSpan;
+  const int position = Places{numbers, width}.position(row), first = first_key(position, window) / kSpan;
   const int count = position / kSpan + 1;
   const float* mine = parts + ((size_t)row * gridDim.x + head) * spans * kPart;
   float largest = -INFINITY;

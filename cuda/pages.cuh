@@ -18,3 +18,12 @@ struct Pages {
     return memory + (block * page_tokens + inside) * head_dim;
   }
 };
+
+// Rows that come alone, each of another sequence: int32 (rows, 1 + width), a row's position and then its pages in order.
+struct Places {
+  const int* numbers;
+  int width;
+
+  __device__ __forceinline__ int position(int row) const { return numbers[(size_t)row * (1 + width)]; }
+  __device__ __forceinline__ const int* pages(int row) const { return numbers + (size_t)row * (1 + width) + 1; }
+};

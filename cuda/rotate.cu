@@ -2,16 +2,18 @@
 // (https://arxiv.org/abs/2104.09864).
 //
 // x: float32 (rows, heads * head_dim), rows `stride` elements apart; angles: float32 (positions, turned / 2, 2), cosine
-// and sine; positions: int32 (rows).  The first `turned` elements of a head turn, the rest stays.
+// and sine; positions: int32, a row's `apart` numbers behind that of the row before.  The first `turned` elements of a head
+// turn, the rest stays.
 // Grid (rows), block 128.
 //
 // Tried: this one.  Never measured on a card.
 #include "kernel.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
-rotate(float* x, int stride, const float* angles, const int* positions, int heads, int head_dim, int turned) {
+rotate(float* x, int stride, const float* angles, const int* positions, int apart, int heads, int head_dim,
+       int turned) {
   const int pairs = turned / 2;
-  const float* mine = angles + (size_t)positions[blockIdx.x] * turned;
+  const float* mine = angles + (size_t)positions[(size_t)blockIdx.x * apart] * turned;
   float* row = x + (size_t)blockIdx.x * stride;
   for (int i = threadIdx.x; i < heads * pairs; i += 128) {
     const int pair = i % pairs;

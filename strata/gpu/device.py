@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from strata.errors import DeviceFault, DeviceMissing, OutOfDeviceMemory
 from strata.gpu.driver import load_driver
+from strata.gpu.graph import Graph, Graphs
 from strata.gpu.table import Kernel
 
 _MIB: Final = 2**20
@@ -69,6 +71,8 @@ class Device:
         self._context = card.retain_primary_context()
         self._context.push()
         self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+        self._graphs = Graphs(self._stream.handle)
+        self._kept: set[Graph] = set()
 
     def _first_card(self) -> Any:
         driver = self._driver
@@ -163,6 +167,21 @@ class Device:
         call = function.prepared_async_call
         self._try(call, grid, (kernel.block, 1, 1), self._stream, *arguments, what=f"run {kernel.name}")
 
+    def capture(self, tell: Callable[[], None]) -> Graph:
+        """What `tell` launches is not done, but taken down: see graph.py.  The kernels must have been loaded before."""
+        graph = self._graphs.capture(tell)
+        self._kept.add(graph)
+        return graph
+
+    def replay(self, graph: Graph) -> None:
+        """In the order of the stream."""
+        self._graphs.replay(graph)
+
+    def forget(self, graph: Graph) -> None:
+        """Give back what it takes."""
+        self._kept.discard(graph)
+        self._graphs.forget(graph)
+
     # -- order ----------------------------------------------------------------------------------------------------
 
     def record(self) -> int:
@@ -188,11 +207,13 @@ class Device:
         if self._closed:
             return
         self._closed = True
-        errors = self._driver.Error
         # All of it here: PyCUDA would free what is left when its turn comes, in a context that is no more.
-        for give_back in [self._stream.synchronize, *(held.free for held in self._allocations + self._pinned)]:
-            with contextlib.suppress(errors):
+        graphs = [partial(self._graphs.forget, graph) for graph in self._kept]
+        memory = [held.free for held in self._allocations + self._pinned]
+        for give_back in [self._stream.synchronize, *graphs, *memory]:
+            with contextlib.suppress(self._driver.Error, DeviceFault):
                 give_back()
+        self._kept.clear()
         self._allocations.clear()
         self._pinned.clear()
         self._launchers.clear()

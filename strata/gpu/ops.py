@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Attention, Place, Sight, check_width
+from strata.gpu.attention import Attention, Sight, check_width
 from strata.gpu.cache import PagedCache, Shape
 from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
 from strata.gpu.lead import Lead
+from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
+from strata.gpu.places import Place
 from strata.gpu.products import FEW, MANY, RowwiseKernels
 from strata.gpu.staging import Staging
+from strata.gpu.steps import RecordedStep, Replaying, bytes_of
 from strata.gpu.table import EMBED
 from strata.gpu.weights import Activation, GatedMatrix, Matrix, Stored
 
@@ -42,17 +45,18 @@ class GpuOps:
     def __init__(self, make_device: Callable[[], Device] | None = None) -> None:
         """Raises DeviceMissing where there is no card, and OutOfDeviceMemory."""
         self._device = (make_device or open_device)()
+        self._lead = Lead(self._device)
+        self.tile = 1
         try:
-            staging = Staging(self._device)
-            self._staging = staging
+            self._staging = staging = Staging(self._device)
             self.attention = Attention(self._device, staging)
+            self.tiles = RowwiseKernels(self._device, staging, MANY)
+            self.rows = RowwiseKernels(self._device, staging, FEW)
+            self._lone = LoneRows(self.rows, self.attention)
+            self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
         except BaseException:
             self._device.close()
             raise
-        self._lead = Lead(self._device)
-        self.tile = 1
-        self.tiles = RowwiseKernels(self._device, staging, MANY)
-        self.rows = RowwiseKernels(self._device, staging, FEW)
 
     @property
     def device(self) -> str:
@@ -141,7 +145,7 @@ class GpuOps:
         (part,) = matrix.parts
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < part.outputs:
             raise IndexError(f"a token is not below {part.outputs}")
-        where = self._staging.put(tuple(tokens.tolist()))
+        where = self._staging.put(tokens.astype(np.int32))
         kernel = self._device.load(EMBED, WEIGHTS=part.kind)
         rows = part.pointer, where, out.pointer, out.stride, part.columns
         self._device.launch(kernel, (len(tokens), 1), *rows, scale)
@@ -161,7 +165,8 @@ class GpuOps:
         self._lead.slice_queued()
         inside = slice(real.start - first, real.stop - first)
         asked, stored = queries[inside], keys[inside]
-        self._rotate(asked, stored, sight.angles, cache, real)
+        for rows in (asked, stored):
+            self.tiles.rotate(rows, sight.angles, cache.head_dim, real)
         self.attention.store(cache, sight.layer, pages, real.start, stored, values[inside])
         self.attention.chunk(asked, cache, sight, pages, real.start, out[inside])
 
@@ -175,28 +180,13 @@ class GpuOps:
         places: Sequence[Place],
         out: DeviceArray,
     ) -> None:
-        self._rotate(queries, keys, sight.angles, cache, [position for _, position in places])
-        for row, (pages, position) in enumerate(places):
-            one = slice(row, row + 1)
-            self.attention.store(cache, sight.layer, pages, position, keys[one], values[one])
-        self.attention.rows(queries, cache, sight, places, out)
+        self._lone.attend(queries, keys, values, sight, cache, places, out)
 
-    def recorder(self) -> None:
-        return None
+    def recorder(self) -> RecordedStep:
+        return RecordedStep(self._replaying)
 
-    def recorder_bytes(self, _operations: int) -> int:
-        return 0
-
-    def _rotate(
-        self,
-        queries: DeviceArray,
-        keys: DeviceArray,
-        table: DeviceArray,
-        cache: PagedCache,
-        positions: Sequence[int],
-    ) -> None:
-        for rows in (queries, keys):
-            self.rows.rotate(rows, table, cache.head_dim, positions)
+    def recorder_bytes(self, operations: int) -> int:
+        return bytes_of(operations)
 
     def close(self) -> None:
         self._device.close()

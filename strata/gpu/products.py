@@ -65,10 +65,15 @@ class RowwiseKernels:
         self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, vector.pointer, x.columns)
 
     def rotate(self, x: DeviceArray, angles: DeviceArray, head_dim: int, positions: Sequence[int]) -> None:
-        places = self._staging.put(tuple(positions))
+        """Each row by the angles of its position."""
+        self.rotate_at(x, angles, head_dim, self._staging.put(positions))
+
+    def rotate_at(self, x: DeviceArray, angles: DeviceArray, head_dim: int, positions: int, apart: int = 1) -> None:
+        """Positions (int32) are on the card, so many numbers from one to the next."""
         heads, turned = x.columns // head_dim, angles.columns
         kernel = self._device.load(table.ROTATE)
-        self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, angles.pointer, places, heads, head_dim, turned)
+        where = angles.pointer, positions, apart
+        self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, *where, heads, head_dim, turned)
 
     def linear(self, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:
         self._multiply(self._form.linear, x, matrix, out)

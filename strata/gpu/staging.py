@@ -5,16 +5,19 @@ A room of its own because what is copied while both sides go on must lie still u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from attrs import define, field
+from numpy.typing import NDArray
 
 from strata.gpu.device import Device
 
-Table = tuple[int, ...]
+Table = Sequence[int] | NDArray[np.int32]
+"""Of any shape."""
 
-_HALF: Final = 1 << 20
+HALF: Final = 1 << 20
 """Numbers in each of the two halves: the pages of a row of a million tokens, and more of usual ones."""
 
 _ALIGNMENT: Final = 64
@@ -25,7 +28,7 @@ _ALIGNMENT: Final = 64
 class _Half:
     start: int
     used: int = 0
-    known: dict[Table, int] = field(factory=dict)
+    known: dict[bytes, int] = field(factory=dict)
     copied: int | None = None
     """The stream's mark after the last copy out of it, once it is full."""
 
@@ -38,30 +41,41 @@ class Staging:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._host = device.pinned(4 * 2 * _HALF).view(np.int32)
-        self._pointer = device.alloc(4 * 2 * _HALF)
-        self._filled, self._other = _Half(0), _Half(_HALF)
+        self._host = device.pinned(4 * 2 * HALF).view(np.int32)
+        self._pointer = device.alloc(4 * 2 * HALF)
+        self._filled, self._other = _Half(0), _Half(HALF)
 
     def put(self, table: Table) -> int:
         """The pointer of its copy on the card (int32), good for all that is launched before the next `put`s."""
-        if table in self._filled.known:
-            return self._filled.known[table]
-        if len(table) > _HALF:
-            raise ValueError(f"a table of {len(table)} numbers is longer than {_HALF}")
-        if self._filled.used + len(table) > _HALF:
-            self._turn()
-        return self._copy(table)
+        numbers = np.asarray(table, np.int32).reshape(-1)
+        key = numbers.tobytes()
+        if key not in self._filled.known:
+            at = self._room(len(numbers))
+            pointer = self._pointer + 4 * at
+            self._copy(numbers, at, pointer)
+            self._filled.known[key] = pointer
+        return self._filled.known[key]
 
-    def _copy(self, table: Table) -> int:
+    def send(self, table: Table, pointer: int) -> None:
+        """Copy it to this place on the card, in the order of the stream."""
+        numbers = np.asarray(table, np.int32).reshape(-1)
+        self._copy(numbers, self._room(len(numbers)), pointer)
+
+    def _room(self, length: int) -> int:
+        """Where in the host's memory, and in that of the card, there is room for so many."""
+        if length > HALF:
+            raise ValueError(f"a table of {length} numbers is longer than {HALF}")
+        if self._filled.used + length > HALF:
+            self._turn()
         half = self._filled
         at = half.start + half.used
-        place = self._host[at : at + len(table)]
-        place[:] = np.array(table, np.int32)
-        pointer = self._pointer + 4 * at
+        half.used += -(-length // _ALIGNMENT) * _ALIGNMENT
+        return at
+
+    def _copy(self, numbers: NDArray[np.int32], at: int, pointer: int) -> None:
+        place = self._host[at : at + len(numbers)]
+        place[:] = numbers
         self._device.upload(pointer, place)
-        half.used += -(-len(table) // _ALIGNMENT) * _ALIGNMENT
-        half.known[table] = pointer
-        return pointer
 
     def _turn(self) -> None:
         self._filled.copied = self._device.record()

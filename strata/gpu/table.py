@@ -27,8 +27,9 @@ NORM: Final = Kernel("norm.cu", "rms_norm", "PiPPiif")
 ADD_NORM: Final = Kernel("norm.cu", "add_norm", "PiPPiif")
 NORM_HEADS: Final = Kernel("norm.cu", "norm_heads", "PiPif", block=32)
 ADD_VECTOR: Final = Kernel("add.cu", "add_vector", "PiPi")
-ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiii")
+ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiiii")
 STORE: Final = Kernel("store.cu", "store", "PPiPPiiiiii")
+STORE_ROWS: Final = Kernel("store.cu", "store_rows", "PPiPPiiiiii")
 ATTEND_CHUNK: Final = Kernel("chunk.cu", "attend_chunk", "PiPPPiiiiiiifi")
 ATTEND_SPANS: Final = Kernel("decode.cu", "attend_spans", "PiPPiPiiiifi")
 JOIN_SPANS: Final = Kernel("decode.cu", "join_spans", "PPiiPii")
@@ -41,6 +42,6 @@ ADD_LINEAR_TILES: Final = Kernel("linear.cu", "add_linear_tiles", _LINEAR, block
 GATED_TILES: Final = Kernel("linear.cu", "gated_tiles", _GATED, block=256)
 
 KERNELS: Final = (
-    *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS, EMBED),
-    *(LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
+    *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, STORE_ROWS, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS),
+    *(EMBED, LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
 )

@@ -94,7 +94,9 @@ def attention(ops: GpuOps) -> None:
     for window in (0, 30):
         sight = Sight(1, None, 1 / 6, window)
         ops.attention.chunk(queries, cache, sight, pages, 226, out)
-        ops.attention.rows(queries[:2], cache, sight, [(pages, 260), (pages, 5)], out[:2])
+        placed = ops.attention.place(cache, [(pages, 260), (pages, 5)])
+        ops.attention.store_rows(cache, 1, placed, both[:2, :72], both[:2, 72:])
+        ops.attention.rows(queries[:2], cache, sight, placed, out[:2])
     assert np.isfinite(ops.numbers(out)).all()
 
 

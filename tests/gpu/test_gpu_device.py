@@ -149,6 +149,66 @@ def test_columns_of_wider_rows_are_read_row_by_row(card: GpuOps) -> None:
     assert card.numbers(card.stored(numbers)[:, 1:3]).tolist() == numbers[:, 1:3].tolist()
 
 
+# -- graphs -------------------------------------------------------------------------------------------------------
+
+
+class Adding:
+    """Eight numbers on the card that a launch doubles."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.pointer = device, device.alloc(32)
+        self.kernel = device.load(table.ADD_VECTOR)
+        device.store(self.pointer, np.arange(8, dtype=np.float32))
+
+    def double(self) -> None:
+        self.device.launch(self.kernel, (1, 1), self.pointer, 8, self.pointer, 8)
+
+    def numbers(self) -> list[float]:
+        out = np.empty(8, np.float32)
+        self.device.download(self.pointer, out)
+        return out.tolist()
+
+
+def test_what_a_graph_took_down_is_done_whenever_it_is_replayed_and_not_before(device: Device) -> None:
+    adding = Adding(device)
+    graph = device.capture(lambda: [adding.double() for _ in range(2)] and None)
+    assert adding.numbers()[7] == 7
+    device.replay(graph)
+    device.replay(graph)
+    assert adding.numbers() == [16.0 * at for at in range(8)]
+    device.forget(graph)
+    adding.double()
+    assert adding.numbers()[1] == 32
+
+
+def test_what_is_not_allowed_while_a_graph_is_captured_is_a_fault_and_the_stream_goes_on(device: Device) -> None:
+    adding = Adding(device)
+    for forbidden in (lambda: device.alloc(16), device.synchronize, lambda: device.load(table.ROTATE)):
+        with pytest.raises(DeviceFault):
+            device.capture(forbidden)
+    adding.double()
+    assert adding.numbers()[1] == 2
+
+
+def test_a_graph_that_there_is_no_memory_for_says_so(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKECUDA_GRAPH", "1")
+    adding = Adding(device)
+    with pytest.raises(OutOfDeviceMemory, match="cuGraphInstantiateWithFlags failed: out of memory"):
+        device.capture(lambda: [adding.double() for _ in range(2)] and None)
+
+
+def test_a_fault_while_a_graph_runs_is_seen_and_the_device_can_be_closed(make_device: MakeDevice, faulty: Path) -> None:
+    device = make_device()
+    graph = device.capture(Adding(device).double)
+    faulty.write_text("700")
+    device.replay(graph)
+    with pytest.raises(DeviceFault, match="could not compute"):
+        device.synchronize()
+    with pytest.raises(DeviceFault, match="cuGraphLaunch failed: an illegal memory access"):
+        device.replay(graph)
+    device.close()
+
+
 # -- faults -------------------------------------------------------------------------------------------------------
 
 

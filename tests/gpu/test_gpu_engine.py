@@ -84,6 +84,31 @@ def test_a_park_after_any_slice_or_step_changes_no_bit(warm: Drive, undisturbed:
     same(Run(warm, dict.fromkeys(range(1, len(undisturbed.prints) + 1), disturb)), undisturbed)
 
 
+class ToldOneByOne(GpuOps):
+    def recorder(self) -> None:
+        return None
+
+
+def test_a_step_that_is_replayed_has_the_bits_of_its_launches(
+    make_device: MakeDevice, tiny_model_path: Path, undisturbed: Run
+) -> None:
+    """B54: a request's first step is told, its second captured, its others replayed."""
+    told = Drive(make_model(open_model(tiny_model_path), ToldOneByOne(make_device)))
+    same(Run(told), undisturbed)
+    told.engine.close()
+
+
+def test_a_replayed_step_is_two_calls_from_the_host(driver: ctypes.CDLL, warm: Drive) -> None:
+    """The tokens' rows, and all the rest."""
+    seq = Seq(700)
+    warm.open(seq, prompt(seq, 10), attrs.evolve(GREEDY, max_tokens=6))
+    warm.step(read=seq)
+    warm.until_written(seq, 3)
+    before = driver.fakecuda_launched()
+    warm.until_written(seq, 6)
+    assert driver.fakecuda_launched() - before == 3
+
+
 def test_decoding_beside_others_changes_no_bit(warm: Drive, undisturbed: Run) -> None:
     """B54: at every number of rows from one to eight."""
     others = [Seq(900 + number) for number in range(7)]

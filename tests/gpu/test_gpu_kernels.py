@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -11,11 +12,13 @@ import pytest
 from hard import MAGNITUDES, agree, exact_product, random_blocks, rows, tensor
 
 from strata.errors import ModelError
-from strata.gpu.attention import PARTS_BYTES, goes
+from strata.gpu.attention import PARTS_BYTES, Attention
+from strata.gpu.lone import LoneRows
 from strata.gpu.ops import GpuOps
+from strata.gpu.steps import GRAPHS, RecordedStep, Replaying
 from strata.gpu.weights import FORMATS, float32
 from strata.models.config import RawTensor
-from strata.models.ops import CacheShape, Sight
+from strata.models.ops import CacheShape, Kernels, Sight
 
 EPS = 1e-5
 FORMS = ("rows", "tiles")
@@ -214,7 +217,8 @@ class Sequence:
 
     def rows(self, queries: np.ndarray, positions: list[int], window: int = 0) -> np.ndarray:
         out, places = self.card.empty(*queries.shape), [(self.pages, position) for position in positions]
-        self.card.attention.rows(self.card.stored(queries), self.cache, self.sight(window), places, out)
+        placed = self.card.attention.place(self.cache, places)
+        self.card.attention.rows(self.card.stored(queries), self.cache, self.sight(window), placed, out)
         return self.card.numbers(out)
 
     def chunk(self, queries: np.ndarray, first: int, window: int = 0) -> np.ndarray:
@@ -296,12 +300,15 @@ def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
         card.cache(CacheShape(1, 1, 16, 1, 264))
 
 
-def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes() -> None:
+def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes(card: GpuOps) -> None:
     """And one that needs more by itself is refused."""
     at = 256 * (PARTS_BYTES // (4 * 32 * 128) // 3) - 1
-    assert [*goes([([], 5), ([], at), ([], 9), ([], 0)], 32, 126)] == [slice(0, 3), slice(3, 4)]
+    places = [([0], 5), ([0], at), ([0], 9), ([0], 0)]
+    goes = card.attention.goes
+    assert [*goes(places, 32, 126, 64)] == [slice(0, 3), slice(3, 4)]
+    assert [*goes(3 * places, 1, 126, 1)] == [slice(0, 6), slice(6, 12)], "six tables of such a length fit"
     with pytest.raises(ValueError, match="needs"):
-        goes([([], 100_000_000)], 32, 126)
+        goes([([], 100_000_000)], 32, 126, 64)
 
 
 def test_what_is_stored_is_what_the_state_is_made_of(card: GpuOps) -> None:
@@ -369,6 +376,68 @@ def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps, window: in
     together = sequence.rows(queries, positions, window)
     alone = [sequence.rows(queries[at : at + 1], [position], window) for at, position in enumerate(positions)]
     assert np.concatenate(alone).tobytes() == together.tobytes()
+
+
+# -- steps that are replayed --------------------------------------------------------------------------------------
+
+
+class Attending:
+    """Rows of one sequence that are turned, stored and attend: told at once, and as a step that is replayed."""
+
+    def __init__(self, card: GpuOps, rows_together: int) -> None:
+        self.card, self.count = card, rows_together
+        self.sequence = Sequence(card, 1100, head_dim=16, page_tokens=16)
+        self.sight = Sight(1, card.rotation(1100, 16, 1e4), 0.25)
+        self.queries, self.out = card.empty(rows_together, HEADS * 16), card.empty(rows_together, HEADS * 16)
+        self.both = card.empty(rows_together, 2 * KV_HEADS * 16)
+        self.step = self.recorded(card.recorder())
+
+    def recorded(self, step: RecordedStep) -> RecordedStep:
+        step.attend(*self.inputs(), self.out)
+        return step
+
+    def inputs(self) -> tuple[object, ...]:
+        keys, values = self.both[:, : KV_HEADS * 16], self.both[:, KV_HEADS * 16 :]
+        return self.queries, keys, values, self.sight, self.sequence.cache
+
+    def bits(self, run: Callable[[list[tuple[list[int], int]]], None], positions: list[int]) -> bytes:
+        """What is attended, and all that is stored."""
+        card, length = self.card, len(self.sequence.keys)
+        self.sequence.store(self.sequence.keys, self.sequence.values, 0)
+        for array in (self.queries, self.both):
+            card._device.store(array.pointer, rows(self.count, array.columns, sum(positions)))
+        run([(self.sequence.pages, position) for position in positions])
+        stored = b"".join(map(bytes, card.page_bytes(self.sequence.cache, self.sequence.pages, length)))
+        return card.numbers(self.out).tobytes() + stored
+
+    def check(self, *positions: int) -> None:
+        there = self.bits(lambda places: self.card.attend_rows(*self.inputs(), places, self.out), list(positions))
+        assert self.bits(self.step.run, list(positions)) == there, positions
+
+
+def test_a_replayed_step_has_the_bits_of_its_launches_wherever_its_rows_are(card: GpuOps) -> None:
+    """At the edges of spans, each of them told, captured and replayed; more of them than graphs are kept."""
+    rows_of = Attending(card, 3)
+    for positions in ((0, 255, 17), (256, 3, 511), (1023, 512, 77), (1024, 1099, 255)):
+        for turn in range(4):
+            rows_of.check(*(max(0, position - turn) for position in positions))
+    assert len(rows_of.step._graphs) == GRAPHS
+    rows_of.check(0, 254, 16)
+
+
+def test_a_step_that_there_is_no_memory_for_at_once_is_told_in_goes(card: GpuOps) -> None:
+    rows_of = Attending(card, 3)
+    little = Attention(card._device, card._staging, parts_bytes=2 * 4 * HEADS * 4 * 18)
+    shared = Replaying.on(card._device, card._staging, card.rows, LoneRows(card.rows, little))
+    rows_of.step = rows_of.recorded(RecordedStep(shared))
+    rows_of.check(1000, 2, 600)
+    assert not rows_of.step._graphs
+
+
+def test_a_recorder_takes_down_whatever_kernels_do(card: GpuOps) -> None:
+    operations = {name for name in vars(Kernels) if not name.startswith("_")}
+    assert "add_norm" in operations
+    assert operations < set(vars(type(card.recorder())))
 
 
 def test_the_formats_that_kernels_read_are_formats_of_the_file(card: GpuOps) -> None:

@@ -6,6 +6,7 @@
 //
 //   FAKECUDA_MEMORY   bytes that the device has; 1 GiB where unset
 //   FAKECUDA_PINNED   bytes of the host that can be pinned at once
+//   FAKECUDA_GRAPH    launches that a graph may have
 //   FAKECUDA_FAULT    a file: once it exists, the next launch fails with the CUresult (a number) in it
 //   FAKECUDA_DEVICES  how many there are; one where unset
 //   FAKECUDA_VERSION  what cuDriverGetVersion says
@@ -59,6 +60,7 @@ CUctx_st primary;
 CUstream_st default_stream;
 std::vector<CUstream> streams{&default_stream};
 CUresult poison = CUDA_SUCCESS;
+int launched;  // calls from the host
 
 size_t number_from(const char* variable, size_t otherwise) {
   const char* text = getenv(variable);
@@ -106,10 +108,18 @@ CUresult tell(CUstream asked, Work work) {
   return CUDA_SUCCESS;
 }
 
+// While a stream takes down what it is told, much else isn't allowed.
+bool capturing() {
+  for (CUstream stream : streams)
+    if (stream->captured) return true;
+  return false;
+}
+#define NOT_CAPTURING \
+  if (capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
 // What waits by itself comes after all that was told before, on any stream.
 CUresult do_now(Work work) {
-  for (CUstream stream : streams)
-    if (stream->captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  NOT_CAPTURING;
   if (CUresult result = do_all()) return result;
   if (CUresult result = tell(nullptr, std::move(work))) return result;
   return do_all();
@@ -245,6 +255,7 @@ CUresult cuMemAlloc(CUdeviceptr* at, size_t size) {
   ALONE;
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (poison) return poison;
+  NOT_CAPTURING;
   if (!size) return CUDA_ERROR_INVALID_VALUE;
   if (used + size > memory()) return CUDA_ERROR_OUT_OF_MEMORY;
   const size_t whole = (size + 255) / 256 * 256;
@@ -358,6 +369,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 CUresult cuEventSynchronize(CUevent event) {
   ALONE;
+  NOT_CAPTURING;
   return event->stream ? do_until(event->stream, event->after) : poison;
 }
 // Who asks again and again sees one piece of work done each time.
@@ -371,6 +383,8 @@ CUresult cuEventQuery(CUevent event) {
 // -- kernels
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  ALONE;
+  NOT_CAPTURING;
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     fprintf(stderr, "fakecuda: %s\n", dlerror());
@@ -394,6 +408,7 @@ CUresult cuFuncSetBlockShape(CUfunction, int, int, int) { return CUDA_SUCCESS; }
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void**, void** extra) {
   ALONE;
+  ++launched;
   std::string bytes;
   if (shared || !packed(*function, extra, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return tell(stream, [=] {
@@ -417,6 +432,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return poison;
 }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long) {
+  if (graph->work.size() > number_from("FAKECUDA_GRAPH", SIZE_MAX)) return CUDA_ERROR_OUT_OF_MEMORY;
   return *made = new CUgraphExec_st{graph->work}, poison;
 }
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
@@ -440,6 +456,9 @@ int fakecuda_waiting() {
   for (CUstream stream : streams) waiting += stream->waiting.size();
   return int(waiting);
 }
+
+// How many launches the host told, from its beginning; of a replayed graph none.
+int fakecuda_launched() { return launched; }
 
 // What only the end of a process does on a card.
 void fakecuda_heal() { poison = CUDA_SUCCESS; }
