@@ -12,7 +12,8 @@
 // Shared memory holds a slab of a span's keys, and then of its values: all of 32 heads of 256 would not fit twice.
 //
 // Tried: keys and values of a span side by side, two barriers a span, at most 128 elements and 43 KB a block, where this
-// takes 27 KB for 128 elements and 35 KB for 256; shuffles instead of shared memory for the weights took four times as
+// takes 27 KB for 128 elements and 35 KB for 256; the sum of each 32 elements by itself, which NVRTC compiled for three
+// times as long; shuffles instead of shared memory for the weights took four times as
 // long emulated.  Never measured on a card.
 #include "kernel.cuh"
 #include "pages.cuh"
@@ -88,18 +89,20 @@ attend_chunk(const float* queries, int stride, float* memory, const int* pages, 
     for (int at = 0; at < kSlabs; ++at) {
       fill(slab, cache, pages, 1, kv_head, start, last, at * kSlab);
 #pragma unroll
-      for (int q = 0; q < kEach; ++q)
+      for (int q = 0; q < kEach; ++q) {
+        const int position = first + top + warp * kEach + q;
+        float some[kPieces] = {};
+        // Not one key further: what a later row stored, infinite or not a number, must not even be met by a zero.
+        const int seen = min(kSpan, position - start + 1);
+        for (int key = max(0, first_key(position, window) - start); key < seen; ++key) {
+          const float weight = weights[warp * kEach + q][key];
 #pragma unroll
-        for (int piece = 0; piece < kPieces; ++piece) {
-          const int element = piece * 32 + lane, position = first + top + warp * kEach + q;
-          if (element >= kSlab) continue;
-          float sum = 0.f;
-          // Not one key further: what a later row stored, infinite or not a number, must not even be met by a zero.
-          const int seen = min(kSpan, position - start + 1);
-          for (int key = max(0, first_key(position, window) - start); key < seen; ++key)
-            sum += weights[warp * kEach + q][key] * slab[key][element];
-          sums[q][at * kPieces + piece] += sum;
+          for (int piece = 0; piece < kPieces; ++piece)
+            if (piece * 32 + lane < kSlab) some[piece] += weight * slab[key][piece * 32 + lane];
         }
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) sums[q][at * kPieces + piece] += some[piece];
+      }
     }
   }
 #pragma unroll
