@@ -13,8 +13,8 @@
 //
 // Tried: keys and values of a span side by side, two barriers a span, at most 128 elements and 43 KB a block, where this
 // takes 27 KB for 128 elements and 35 KB for 256; the sum of each 32 elements by itself, which NVRTC compiled for three
-// times as long; shuffles instead of shared memory for the weights took four times as
-// long emulated.  Never measured on a card.
+// times as long; shuffles instead of shared memory for the weights took four times as long emulated.  Never measured on a
+// card.
 #include "kernel.cuh"
 #include "pages.cuh"
 

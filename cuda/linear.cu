@@ -16,27 +16,11 @@
 //   ..._tiles  for many.  Grid (ceil(outputs / 64), ceil(rows / 64)), block 256: a block a tile of 64 by 64, a thread
 //              four by four of it; 32 columns at a time are made into float32 in shared memory; sums go column by column
 //
-// Tried: these.  Tensor cores aren't used: float32 alone so far.  Never measured on a card.
+// All in float32; tensor.cu has the latter of 16 bits.
+//
+// Tried: these.  Never measured on a card.
 #include "kernel.cuh"
-#include "formats.cuh"
-
-using Weights = WEIGHTS;
-
-__device__ __forceinline__ const unsigned char* weights_row(const unsigned char* weights, int output, int columns) {
-  return weights + (size_t)output * (columns / Weights::elements * Weights::bytes);
-}
-
-#ifndef GATE
-#define GATE silu
-#endif
-
-__device__ __forceinline__ float silu(float gate) { return gate / (1.f + expf(-gate)); }
-
-// By its approximation with a tangent (https://arxiv.org/abs/1606.08415): (1 + tanh(y / 2)) / 2 is 1 / (1 + e^-y).
-__device__ __forceinline__ float gelu(float gate) {
-  const float y = gate * (1.5957691216f + 0.07135481282f * gate * gate);
-  return gate / (1.f + expf(-y));
-}
+#include "product.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
 embed(const unsigned char* weights, const int* tokens, float* out, int out_stride, int columns, float scale) {
@@ -48,14 +32,6 @@ embed(const unsigned char* weights, const int* tokens, float* out, int out_strid
     for (int i = 0; i < 8; ++i) out[(size_t)blockIdx.x * out_stride + column + i] = some[i] * scale;
   }
 }
-
-// What is done with a sum.
-struct Set {
-  __device__ __forceinline__ void operator()(float& to, float sum) const { to = sum; }
-};
-struct Add {
-  __device__ __forceinline__ void operator()(float& to, float sum) const { to += sum; }
-};
 
 // -- few rows
 

@@ -213,6 +213,11 @@ class EngineSettings:
     """What the engine allocates at start, once."""
 
     device: Device = _setting(Device.CPU, None, "what computes: cpu, or cuda, the first card", converter=_device)
+    activations: str = _setting(
+        "f32",
+        _one_of("f32", "bf16", "f16"),
+        "what a card rounds rows and weights to as it multiplies many rows; not f32: on its tensor cores",
+    )
     kv_mib: int | None = _setting(
         None,
         _optional(_whole(1)),
@@ -244,6 +249,10 @@ class EngineSettings:
         _number(0, 60),
         "the pause after a second engine that dies young; doubled for each that follows, up to 8 s",
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.activations != "f32" and self.device is not Device.CUDA:
+            raise ConfigError("activations", f"{self.activations} is for a card: set device to {Device.CUDA} too")
 
 
 @frozen(kw_only=True)

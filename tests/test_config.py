@@ -55,6 +55,13 @@ def test_a_name_or_value_that_is_not_in_the_list_is_refused(named: dict[str, obj
     assert refused.value.setting in named
 
 
+def test_numbers_of_sixteen_bits_are_for_a_card() -> None:
+    assert Settings.of(device="cuda", activations="bf16").engine.activations == "bf16"
+    for bad in ("bf16", "fp8"):
+        with pytest.raises(ConfigError, match=r"^activations: "):
+            Settings.of(activations=bad)
+
+
 def test_every_setting_says_what_it_is() -> None:
     for part in attrs.fields(Settings):
         if attrs.has(type(getattr(Settings(), part.name))):

@@ -65,7 +65,7 @@ def open_device(settings: EngineSettings) -> Ops:
     if settings.device is Device.CUDA:
         from strata.gpu.ops import GpuOps
 
-        return GpuOps()
+        return GpuOps(activations=settings.activations)
     from strata.cpu.device import open_cpu
 
     return open_cpu(settings.threads)

@@ -67,7 +67,8 @@ class Device:
         self._closed = False
         card = self._first_card()
         self.name: str = card.name()
-        self.arch: str = "sm_{}{}".format(*card.compute_capability())
+        self.capability: tuple[int, int] = card.compute_capability()
+        self.arch: str = "sm_{}{}".format(*self.capability)
         self._context = card.retain_primary_context()
         self._context.push()
         self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.errors import ConfigError
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.attention import Attention, Sight, check_width
@@ -18,7 +19,7 @@ from strata.gpu.lead import Lead
 from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.places import Place
-from strata.gpu.products import FEW, MANY, RowwiseKernels
+from strata.gpu.products import FEW, MANY_OF, RowwiseKernels
 from strata.gpu.staging import Staging
 from strata.gpu.steps import RecordedStep, Replaying, bytes_of
 from strata.gpu.table import EMBED
@@ -42,15 +43,20 @@ class GpuOps:
     Rows need no tile to be alone in: every kernel computes a row the same way beside any others.  So a tile is one row.
     """
 
-    def __init__(self, make_device: Callable[[], Device] | None = None) -> None:
-        """Raises DeviceMissing where there is no card, and OutOfDeviceMemory."""
+    def __init__(self, make_device: Callable[[], Device] | None = None, activations: str = "f32") -> None:
+        """`activations`: one of `MANY_OF`.
+
+        Raises DeviceMissing where there is no card, ConfigError where it hasn't these numbers, and OutOfDeviceMemory.
+        """
         self._device = (make_device or open_device)()
         self._lead = Lead(self._device)
         self.tile = 1
+        self._activations = activations
         try:
+            _check_numbers(self._device, activations)
             self._staging = staging = Staging(self._device)
             self.attention = Attention(self._device, staging)
-            self.tiles = RowwiseKernels(self._device, staging, MANY)
+            self.tiles = RowwiseKernels(self._device, staging, MANY_OF[activations])
             self.rows = RowwiseKernels(self._device, staging, FEW)
             self._lone = LoneRows(self.rows, self.attention)
             self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
@@ -60,7 +66,8 @@ class GpuOps:
 
     @property
     def device(self) -> str:
-        return f"cuda ({self._device.name}, {self._device.arch})"
+        numbers = "" if self._activations == "f32" else f", {self._activations}"
+        return f"cuda ({self._device.name}, {self._device.arch}{numbers})"
 
     def slice_tiles(self, _position: int) -> int:
         return _SLICE_ROWS
@@ -190,6 +197,11 @@ class GpuOps:
 
     def close(self) -> None:
         self._device.close()
+
+
+def _check_numbers(device: Device, activations: str) -> None:
+    if activations == "bf16" and device.capability < (8, 0):
+        raise ConfigError("activations", f"{device.name} ({device.arch}) has no bf16: choose f16 or f32")
 
 
 def open_device() -> Device:

@@ -1,11 +1,12 @@
 """What is done to each row by itself: norms, products, gates, rotations.  Knows rows; no cache and no sequence.
 
-Two forms, as in `cuda/linear.cu`: for few rows and for many.  Their products round differently, and nothing else does.
+Two forms, as in `cuda/linear.cu`: for few rows and for many; of the latter one more in numbers of 16 bits, as in
+`cuda/tensor.cu`.  Their products round differently, and nothing else does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attrs import frozen
@@ -26,6 +27,7 @@ class Form:
     gated: table.Kernel
     outputs: int
     rows: int
+    definitions: Mapping[str, str] = {}
 
     def grid(self, outputs: int, rows: int) -> tuple[int, int]:
         return -(-outputs // self.outputs), -(-rows // self.rows)
@@ -35,8 +37,17 @@ FEW: Final = Form(table.LINEAR_ROWS, table.ADD_LINEAR_ROWS, table.GATED_ROWS, ou
 MANY: Final = Form(table.LINEAR_TILES, table.ADD_LINEAR_TILES, table.GATED_TILES, outputs=64, rows=64)
 
 
+def _in_tensor_cores(number: str) -> Form:
+    kernels = table.LINEAR_TENSOR, table.ADD_LINEAR_TENSOR, table.GATED_TENSOR
+    return Form(*kernels, outputs=64, rows=128, definitions={"NUMBER": number})
+
+
+MANY_OF: Final = {"f32": MANY, "f16": _in_tensor_cores("Half"), "bf16": _in_tensor_cores("Brain")}
+"""For many rows, by the numbers that rows and weights are rounded to before they are multiplied."""
+
+
 class RowwiseKernels:
-    """Implements `strata.models.ops.Kernels` in one of the two forms."""
+    """Implements `strata.models.ops.Kernels` in one of these forms."""
 
     def __init__(self, device: Device, staging: Staging, form: Form) -> None:
         self._device = device
@@ -86,7 +97,7 @@ class RowwiseKernels:
         for part in matrix.parts:
             to = out[:, done : done + part.outputs]
             done += part.outputs
-            launcher = self._device.load(kernel, WEIGHTS=part.kind)
+            launcher = self._device.load(kernel, WEIGHTS=part.kind, **self._form.definitions)
             sizes = len(x), part.outputs, part.columns
             grid = self._form.grid(part.outputs, len(x))
             self._device.launch(launcher, grid, x.pointer, x.stride, part.pointer, to.pointer, to.stride, *sizes)
@@ -95,7 +106,7 @@ class RowwiseKernels:
         gate, up = matrix.gate, matrix.up
         # One that needs no other text is compiled with the products.
         opened = {} if matrix.activation == "silu" else {"GATE": matrix.activation}
-        kernel = self._device.load(self._form.gated, WEIGHTS=gate.kind, **opened)
+        kernel = self._device.load(self._form.gated, WEIGHTS=gate.kind, **opened, **self._form.definitions)
         sizes = len(x), gate.outputs, gate.columns
         grid = self._form.grid(gate.outputs, len(x))
         self._device.launch(

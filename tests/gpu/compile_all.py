@@ -16,10 +16,13 @@ from strata.gpu.weights import FORMATS
 
 HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128", "-DHEAD_DIM=256")
 
+WITHOUT_BRAIN = ("sm_75",)
+
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:
     nvrtc, texts = Nvrtc(next(wheels())), sources()
     variants = {
+        "tensor.cu": [f"-DWEIGHTS={kind} -DNUMBER={number}" for kind in formats for number in ("Half", "Brain")],
         "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
         "chunk.cu": HEADS[1:],
         "decode.cu": HEADS,
@@ -29,6 +32,8 @@ def main(formats: tuple[str, ...], archs: list[str]) -> int:
     for arch in archs:
         for path in sorted(texts.glob("*.cu")):
             for variant in variants.get(path.name, ["-DNOTHING"]):
+                if "Brain" in variant and arch in WITHOUT_BRAIN:
+                    continue
                 options = ["--ptxas-options=-v", *variant.split()]
                 _, log = nvrtc.compile(path.read_text(), path.name, arch, headers=headers, options=options)
                 kernels = [line for line in log.splitlines() if "spill" in line]

@@ -13,6 +13,7 @@ MAGNITUDES = {
     "plain": lambda random, shape: random.standard_normal(shape),
     "large": lambda random, shape: random.standard_normal(shape) * 1e15,
     "denormal": lambda random, shape: random.standard_normal(shape) * 1e-39,
+    "small": lambda random, shape: random.standard_normal(shape) * 10.0 ** random.uniform(-9, -2, shape),
     "mixed": lambda random, shape: random.standard_normal(shape) * 10.0 ** random.uniform(-12, 12, shape),
 }
 
@@ -45,6 +46,15 @@ def random_blocks(outputs: int, columns: int, kind: str, seed: int = 0) -> Float
         some = random.choice([0.0, 6e-8, -3e-6, 0.01, -0.3, 1.7, 1000.0], len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = some.view(np.uint8).reshape(-1, 2)
     return blocks.reshape(-1)
+
+
+def rounded(numbers: Floats, to: str) -> Floats:
+    """To the nearest number of 16 bits, of two the even one."""
+    if to == "f16":
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float16).astype(np.float32)
+    bits = numbers.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def exact_product(x: Floats, weights: Floats) -> tuple[Floats, Floats]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strata.gpu.ops import GpuOps
 
 FLAGS = {"address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "thread": ["-fsanitize=thread"]}
+PRODUCTS = ("linear.cu", "tensor.cu")
 BARRIER = re.compile(r"__sync(threads|warp)\(\);")
 
 
@@ -58,9 +59,9 @@ def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
     from strata.gpu.ops import GpuOps
 
     ops = GpuOps(lambda: Device(Cubins(Nvrtc(folder / fakes.COMPILER), fakes.cubin_folder(folder), texts)))
-    if canary != "linear.cu":
+    if canary not in PRODUCTS:
         attention(ops)
-    if canary in (None, "linear.cu"):
+    if canary in (None, *PRODUCTS):
         products(ops, "F32")
     if canary is None:
         products(ops, "Q5_1")
@@ -68,11 +69,14 @@ def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
 
 
 def products(ops: GpuOps, kind: str) -> None:
+    from strata.gpu.products import MANY_OF, RowwiseKernels
+
     matrix = ops.matrix([tensor(70, 96, kind)])
     gated = ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1), "gelu")
     x, out = ops.stored(rows(9, 96)), ops.empty(9, 70)
     ops.embed(matrix, np.array([69, 0]), 2.0, ops.empty(2, 96))
-    for kernels in (ops.rows, ops.tiles):
+    in_tensor_cores = [RowwiseKernels(ops._device, ops._staging, MANY_OF[number]) for number in ("f16", "bf16")]
+    for kernels in (ops.rows, ops.tiles, *in_tensor_cores):
         kernels.norm(x, ops.stored(rows(1, 96)), 1e-5, x)
         kernels.add_norm(x, ops.stored(rows(1, 96)), 1e-5, ops.stored(rows(9, 96)))
         kernels.linear(x, matrix, out)

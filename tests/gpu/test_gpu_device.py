@@ -91,6 +91,25 @@ def test_without_a_card_the_error_says_where_to_look(fake_folder: Path) -> None:
     assert "nvidia-smi" in said
 
 
+def test_numbers_that_the_card_does_not_have_are_refused_by_name(fake_folder: Path) -> None:
+    code = """
+from strata.errors import ConfigError
+from strata.gpu.ops import GpuOps
+for numbers in ("f16", "bf16"):
+    try:
+        ops = GpuOps(activations=numbers)
+        print(ops.device)
+        ops.close()
+    except ConfigError as error:
+        print(error)
+"""
+    said = python(code, {**fakes.environ(fake_folder), "FAKECUDA_CAPABILITY": "75"})
+    assert said.splitlines() == [
+        "cuda (emulated, sm_75, f16)",
+        "activations: emulated (sm_75) has no bf16: choose f16 or f32",
+    ]
+
+
 # -- order --------------------------------------------------------------------------------------------------------
 
 
@@ -367,6 +386,7 @@ def test_nvidias_own_compiler_takes_the_kernels_and_spills_nothing() -> None:
         text=True,
     ).stdout
     assert "linear.cu -DWEIGHTS=Q5_1 -DGATE=gelu for sm_75: 7 kernels, 0 spilled" in said
+    assert "tensor.cu -DWEIGHTS=Q5_1 -DNUMBER=Half for sm_75: 3 kernels, 0 spilled" in said
     assert said.count("kernels, 0 spilled\n") == said.count("\n")
     assert {path.name for path in sources().glob("*.cu")} == {line.split()[0] for line in said.splitlines()}
 

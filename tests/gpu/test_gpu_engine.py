@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
+import numpy as np
 import pytest
 from drive import CHUNK, GREEDY, Drive, prompt
-from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Run, another, same
+from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Held, Run, another, same
 
 from strata.config import Settings
 from strata.cpu.ops import CpuOps
@@ -82,6 +83,40 @@ def test_a_card_writes_the_tokens_that_the_processor_writes(make_device: MakeDev
 def test_a_park_after_any_slice_or_step_changes_no_bit(warm: Drive, undisturbed: Run, disturb: Disturb) -> None:
     """B54: all of it, keys and values too; moved to the host and back as well."""
     same(Run(warm, dict.fromkeys(range(1, len(undisturbed.prints) + 1), disturb)), undisturbed)
+
+
+@pytest.mark.parametrize("number", ["f16", "bf16"])
+def test_in_tensor_cores_too_a_park_after_any_slice_changes_no_bit(
+    make_device: MakeDevice, tiny_model_path: Path, undisturbed: Run, number: str
+) -> None:
+    """B54: and the bits are others than in float32."""
+    card = Drive(make_model(open_model(tiny_model_path), GpuOps(make_device, number)))
+    run = Run(card)
+    same(Run(card, dict.fromkeys(range(1, len(run.prints) + 1), another(0))), run)
+    assert run.prints[-1]["kv"] != undisturbed.prints[-1]["kv"]
+    card.engine.close()
+
+
+@pytest.mark.parametrize(("number", "digits"), [("f16", 11), ("bf16", 8)])
+def test_logits_of_what_was_read_in_tensor_cores_are_those_of_float32_nearly(
+    make_device: MakeDevice, tiny_model_path: Path, number: str, digits: int
+) -> None:
+    exact, rounded = (logits_of(tiny_model_path, GpuOps(make_device, numbers)) for numbers in ("f32", number))
+    off = float(np.linalg.norm(exact - rounded) / np.linalg.norm(exact))
+    assert 0 < off < 8 * 2.0**-digits
+
+
+def logits_of(path: Path, ops: GpuOps) -> np.ndarray:
+    """After the tiny model's reading of forty tokens."""
+    model = make_model(open_model(path), ops)
+    model.allocate(1, 64, context=64, rows=1)
+    slices = model.read(Held([0]), 0, np.array(prompt(1, 40)), model.workspace(64))
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            model.close()
+            return end.value
 
 
 class ToldOneByOne(GpuOps):

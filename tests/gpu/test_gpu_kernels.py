@@ -9,12 +9,13 @@ from typing import Literal
 import gguf
 import numpy as np
 import pytest
-from hard import MAGNITUDES, agree, exact_product, random_blocks, rows, tensor
+from hard import MAGNITUDES, agree, exact_product, random_blocks, rounded, rows, tensor
 
 from strata.errors import ModelError
 from strata.gpu.attention import PARTS_BYTES, Attention
 from strata.gpu.lone import LoneRows
 from strata.gpu.ops import GpuOps
+from strata.gpu.products import MANY_OF, RowwiseKernels
 from strata.gpu.steps import GRAPHS, RecordedStep, Replaying
 from strata.gpu.weights import FORMATS, float32
 from strata.models.config import RawTensor
@@ -22,7 +23,15 @@ from strata.models.ops import CacheShape, Kernels, Sight
 
 EPS = 1e-5
 FORMS = ("rows", "tiles")
+NUMBERS = ("f16", "bf16")
 BLOCKY = [kind for kind in FORMATS if kind.startswith("Q")]
+
+
+def kernels_of(card: GpuOps, form: str) -> RowwiseKernels:
+    """Of a form, or in tensor cores of these numbers."""
+    if form in FORMS:
+        return getattr(card, form)
+    return RowwiseKernels(card._device, card._staging, MANY_OF[form])
 
 
 def width_of(kind: str) -> int:
@@ -106,10 +115,14 @@ def test_a_gate_is_exact_up_to_rounding(
     out = card.empty(65, 70)
     getattr(card, form).gated(card.stored(x), card.gated_matrix(*sides, activation), out)
     left, right = (exact_product(x, float32(side))[0] for side in sides)
+    np.testing.assert_allclose(card.numbers(out), gated(left, right, activation), rtol=1e-4, atol=1e-3)
+
+
+def gated(left: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
     under = left if activation == "silu" else 2 * np.sqrt(2 / np.pi) * (left + 0.044715 * left**3)
     with np.errstate(over="ignore"):
-        exact = left / (1 + np.exp(-under)) * right
-    np.testing.assert_allclose(card.numbers(out), exact, rtol=1e-4, atol=1e-3)
+        exact: np.ndarray = left / (1 + np.exp(-under)) * right
+    return exact
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -118,6 +131,62 @@ def test_a_gate_that_overflows_is_closed(card: GpuOps, form: str) -> None:
     out = card.empty(3, 16)
     getattr(card, form).gated(card.stored(np.ones((3, 16), np.float32)), card.gated_matrix(full, full, "silu"), out)
     assert not card.numbers(out).any()
+
+
+# -- products of 16 bits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "magnitude"),
+    [("f16", "plain"), ("f16", "small"), ("f16", "denormal"), *(("bf16", each) for each in MAGNITUDES)],
+)
+@pytest.mark.parametrize(("count", "outputs", "columns"), [(1, 1, 8), (3, 70, 40), (131, 33, 72)])
+def test_a_product_in_tensor_cores_is_exact_up_to_the_rounding_of_what_is_multiplied(
+    card: GpuOps, number: str, magnitude: str, count: int, outputs: int, columns: int
+) -> None:
+    x, weight = rows(count, columns, 1, magnitude), tensor(outputs, columns, seed=2)
+    out = card.empty(count, outputs)
+    kernels_of(card, number).linear(card.stored(x), card.matrix([weight]), out)
+    exact = exact_product(rounded(x, number), rounded(float32(weight), number))
+    agree(card.numbers(out), *exact, additions=columns)
+
+
+@pytest.mark.parametrize(("number", "kind"), [("f16", "Q4_1"), ("bf16", "Q6_K")])
+def test_a_product_with_a_format_in_tensor_cores_is_exact_up_to_rounding(card: GpuOps, number: str, kind: str) -> None:
+    """Two matrices one below the other, added to what is there, in columns of wider rows."""
+    columns = width_of(kind)
+    x, above, below = rows(11, columns, 1), tensor(21, columns, kind, 2), tensor(50, columns, kind, 3)
+    before = rows(11, 80, 4)
+    out = card.stored(before)
+    kernels_of(card, number).add_linear(card.stored(x), card.matrix([above, below]), out[:, 5:76])
+    weights = rounded(np.concatenate([float32(above), float32(below)]), number)
+    exact, size = exact_product(rounded(x, number), weights)
+    got, there = card.numbers(out), before[:, 5:76]
+    agree(got[:, 5:76], exact + there, size + np.abs(there), additions=columns + 1)
+    assert np.delete(got, np.s_[5:76], 1).tolist() == np.delete(before, np.s_[5:76], 1).tolist()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_gate_in_tensor_cores_is_exact_up_to_rounding(
+    card: GpuOps, number: str, activation: Literal["silu", "gelu"]
+) -> None:
+    x, sides = rows(9, 40, 1), (tensor(70, 40, seed=2), tensor(70, 40, seed=3))
+    out = card.empty(9, 70)
+    kernels_of(card, number).gated(card.stored(x), card.gated_matrix(*sides, activation), out)
+    exact = [exact_product(rounded(x, number), rounded(float32(side), number))[0] for side in sides]
+    np.testing.assert_allclose(card.numbers(out), gated(*exact, activation), rtol=1e-4, atol=1e-3)
+
+
+def test_what_sixteen_bits_cannot_hold_is_seen_and_stays_in_its_row(card: GpuOps) -> None:
+    """Infinite in float16, and no number; the rows beside it don't meet it."""
+    x = np.ones((3, 8), np.float32)
+    x[1, 3], x[2, 2] = 65520, np.nan
+    for number, wanted in (("f16", np.inf), ("bf16", 65536 + 7)):
+        out = card.empty(3, 1)
+        ones = RawTensor("w", "F32", (1, 8), np.ones(8, np.float32).view(np.uint8))
+        kernels_of(card, number).linear(card.stored(x), card.matrix([ones]), out)
+        np.testing.assert_array_equal(card.numbers(out)[:, 0], np.array([8, wanted, np.nan], np.float32))
 
 
 # -- rows by themselves -------------------------------------------------------------------------------------------
@@ -342,13 +411,15 @@ def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: 
 COUNTS = (1, 2, 7, 8, 9, 17, 64, 65, 70)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [*((form, kind) for form in FORMS for kind in ("F32", "Q4_1", "Q6_K")), ("f16", "F32"), ("bf16", "Q4_1")],
+)
 def test_a_row_of_a_product_has_the_same_bits_at_every_count_of_rows(card: GpuOps, form: str, kind: str) -> None:
     columns = width_of(kind)
     x, weight = card.stored(rows(70, columns)), tensor(66, columns, kind, 1)
     matrix, gated = card.matrix([weight]), card.gated_matrix(weight, tensor(66, columns, kind, 2), "silu")
-    kernels, out = getattr(card, form), card.empty(70, 66)
+    kernels, out = kernels_of(card, form), card.empty(70, 66)
     for run in (lambda a, b: kernels.linear(a, matrix, b), lambda a, b: kernels.gated(a, gated, b)):
         run(x, out)
         whole = card.numbers(out)

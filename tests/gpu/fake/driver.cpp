@@ -9,6 +9,7 @@
 //   FAKECUDA_GRAPH    launches that a graph may have
 //   FAKECUDA_FAULT    a file: once it exists, the next launch fails with the CUresult (a number) in it
 //   FAKECUDA_DEVICES  how many there are; one where unset
+//   FAKECUDA_CAPABILITY  ten times its compute capability (90)
 //   FAKECUDA_VERSION  what cuDriverGetVersion says
 #include <cuda.h>
 #include <dlfcn.h>
@@ -220,12 +221,16 @@ CUresult cuDeviceGet(CUdevice* device, int number) {
 }
 CUresult cuDeviceGetName(char* name, int size, CUdevice) { return snprintf(name, size, "emulated"), CUDA_SUCCESS; }
 CUresult cuDeviceTotalMem(size_t* size, CUdevice) { return *size = memory(), CUDA_SUCCESS; }
-CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice) { return *major = 9, *minor = 0, CUDA_SUCCESS; }
+int capability() { return int(number_from("FAKECUDA_CAPABILITY", 90)); }
+CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice) {
+  return *major = capability() / 10, *minor = capability() % 10, CUDA_SUCCESS;
+}
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = capability() / 10; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = capability() % 10; break;
     default: *value = 0;
   }
   return CUDA_SUCCESS;

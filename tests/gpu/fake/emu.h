@@ -4,8 +4,8 @@
 // a shuffle: so a run is the same every time, and a barrier that is missing, divergent or never completed shows.
 // Backward, the last thread goes first: no result may depend on it.
 //
-// Emulated: threadIdx and its like, __shared__ arrays, __syncthreads, __syncwarp and shuffles of whole warps, fmaf and a
-// few more.  Not: the order between blocks, atomics, parts of a warp, dynamic shared memory, bank conflicts, fast math.
+// Emulated: threadIdx and its like, __shared__ arrays, __syncthreads, __syncwarp and shuffles of whole warps, tensor cores
+// (mma.h), fmaf and a few more.  Not: the order between blocks, atomics, parts of a warp, dynamic shared memory, bank conflicts, fast math.
 #pragma once
 // Few headers: each kernel file is compiled with all of this.
 #include <stdint.h>
@@ -341,3 +341,5 @@ inline float __uint_as_float(unsigned bits) {
 inline float __int_as_float(int bits) { return __uint_as_float(unsigned(bits)); }
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
+
+#include "mma.h"
