@@ -15,7 +15,7 @@ import numpy as np
 from strata.engine.holdings import Workspaces
 from strata.engine.sequence import HalfChunk, Sequence
 from strata.errors import DeviceFault
-from strata.models.architecture import DecodeRow, Logits, Model
+from strata.models.architecture import Answer, DecodeRow, Model
 
 _log: Final = logging.getLogger(__name__)
 
@@ -49,15 +49,15 @@ def drop_chunk(workspaces: Workspaces, sequence: Sequence) -> None:
     workspaces.give_back(chunk.workspace)
 
 
-def decode(model: Model, windows: collections.abc.Sequence[list[DecodeRow]]) -> list[list[Logits] | Exception]:
+def decode(model: Model, windows: collections.abc.Sequence[list[DecodeRow]]) -> list[list[Answer] | Exception]:
     """For each sequence's rows the logits after them, or what the model raised for its first.
 
     A DeviceFault or a MemoryError is raised.  If the step raises another, nobody knows for which row: then each
     sequence's first row is computed alone, which gives the same bits, and its others, which were only offered, are not.
     """
     try:
-        logits = iter(model.decode([row for rows in windows for row in rows]))
-        return [[next(logits) for _ in rows] for rows in windows]
+        answers = iter(model.decode([row for rows in windows for row in rows]))
+        return [[next(answers) for _ in rows] for rows in windows]
     except (DeviceFault, MemoryError):
         raise
     except Exception as error:
@@ -66,9 +66,9 @@ def decode(model: Model, windows: collections.abc.Sequence[list[DecodeRow]]) -> 
         return [_decode_alone(model, rows[0]) for rows in windows]
 
 
-def _decode_alone(model: Model, row: DecodeRow) -> list[Logits] | Exception:
+def _decode_alone(model: Model, row: DecodeRow) -> list[Answer] | Exception:
     try:
-        return model.decode([row])
+        return list(model.decode([row]))
     except (DeviceFault, MemoryError):
         raise
     except Exception as error:

@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 
 from strata.errors import SequenceFailed
 from strata.messages import Sampling, TokenLogprob
+from strata.models.architecture import Answer, Likeliest, Logits
 
-Logits = NDArray[np.float32]
 Weights = NDArray[np.float64]
 Ids = NDArray[np.intp]
+
+MOST_LIKELIEST: Final = 64
+"""A top_k that is larger is taken from all logits: the others' copying is the least of what it costs."""
 
 _SEED_MASK: Final = 2**64 - 1
 _NUCLEUS_SIZES: Final = (64, 1024)
@@ -60,17 +63,34 @@ def check(sampling: Sampling, vocab_size: int) -> None:
         raise SequenceFailed(f"logit_bias: a token is not one of the model's {vocab_size}")
 
 
+def enough(sampling: Sampling, written: int, end_ids: Set[int]) -> int:
+    """How many of the largest logits are all that `choose` looks at from so many written tokens on; 0: all are needed.
+
+    Without a top_k all of them weigh something, and what is added to them or asked of them may concern any.
+    """
+    changed = sampling.logit_bias or _masked(sampling, written, end_ids) or _penalised(sampling)
+    if changed or sampling.logprobs is not None:
+        return 0
+    kept = 1 if sampling.temperature == 0 else sampling.top_k
+    return kept if kept <= MOST_LIKELIEST else 0
+
+
 def choose(
-    logits: Logits, sampling: Sampling, *, prompt: Sequence[int], written: Sequence[int], end_ids: Set[int]
+    answer: Answer, sampling: Sampling, *, prompt: Sequence[int], written: Sequence[int], end_ids: Set[int]
 ) -> Choice:
-    """The token that follows `prompt` and `written`, from the model's logits (float32, one for each token).
+    """The token that follows `prompt` and `written`, from the model's logits (float32, one for each token), or from the
+    largest of them where so many are `enough`: which makes no difference.
 
     The repetition penalty counts the prompt's tokens and the written ones (as vLLM and Hugging Face do), frequency and
     presence penalty the written ones only (as OpenAI's do).  Raises SequenceFailed if the logits or what the settings
     make of them are not finite, or if no token is left.
     """
+    logits = answer.logits if isinstance(answer, Likeliest) else answer
     if not np.isfinite(logits).all():
         raise SequenceFailed("the model's logits are not finite")
+    if isinstance(answer, Likeliest):
+        at = _pick(logits, sampling, position=len(prompt) + len(written))
+        return Choice(int(answer.tokens[at]))
     adjusted = _adjusted(logits, sampling, prompt, written, end_ids)
     token = _pick(adjusted, sampling, position=len(prompt) + len(written))
     if sampling.logprobs is None:
@@ -106,8 +126,7 @@ def _adjusted(
     logits: Logits, sampling: Sampling, prompt: Sequence[int], written: Sequence[int], end_ids: Set[int]
 ) -> Logits:
     """The logits after bias, mask and penalties; float32, a copy where anything changed."""
-    masked = len(written) < sampling.min_tokens and bool(end_ids)
-    penalised = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0
+    masked, penalised = _masked(sampling, len(written), end_ids), _penalised(sampling)
     if not (masked or penalised or sampling.logit_bias):
         return logits
     adjusted = logits.copy()
@@ -118,6 +137,15 @@ def _adjusted(
     if penalised:
         _penalise(adjusted, sampling, prompt, written)
     return adjusted
+
+
+def _masked(sampling: Sampling, written: int, end_ids: Set[int]) -> bool:
+    return written < sampling.min_tokens and bool(end_ids)
+
+
+def _penalised(sampling: Sampling) -> bool:
+    factor = sampling.repetition_penalty
+    return factor != 1.0 or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
 
 
 def _penalise(adjusted: Logits, sampling: Sampling, prompt: Sequence[int], written: Sequence[int]) -> None:

@@ -14,9 +14,10 @@ from attrs import define
 from numpy.typing import NDArray
 
 from strata.engine.draft import Drafter, Zeal
-from strata.engine.sampling import Choice, choose
+from strata.engine.sampling import Choice, choose, enough
 from strata.errors import SequenceFailed
 from strata.messages import Open, Row
+from strata.models.architecture import Answer
 
 Slices = Generator[None, None, NDArray[np.float32]]
 
@@ -138,14 +139,18 @@ class Sequence:
         )
         return self.drafter.offer(min(most, self.zeal.count, rows_left - 1))
 
+    def likeliest(self, end_ids: Set[int]) -> int:
+        """How many of the largest logits decide its next token, and those that are offered after it; 0: all do."""
+        return enough(self.sampling, len(self.written), end_ids)
+
     def next_tokens(
-        self, logits: Iterable[NDArray[np.float32]], offered: Iterable[int], end_ids: Set[int], context: int
+        self, answers: Iterable[Answer], offered: Iterable[int], end_ids: Set[int], context: int
     ) -> list[Choice]:
         """The tokens after the last one, each from its row, up to the first that is not the one offered for the next
         row, or that is the last of all.  Changes nothing.  Raises SequenceFailed where there is not even one.
         """
         written, choices = self.written, list[Choice]()
-        for row, follows in zip_longest(logits, offered):
+        for row, follows in zip_longest(answers, offered):
             try:
                 choices.append(choose(row, self.sampling, prompt=self.prompt, written=written, end_ids=end_ids))
             except SequenceFailed:

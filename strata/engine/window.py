@@ -15,7 +15,7 @@ from strata.engine.device_work import decode
 from strata.engine.sampling import Choice
 from strata.engine.sequence import Sequence
 from strata.engine.trace import Trace
-from strata.models.architecture import DecodeRow, Logits, Model
+from strata.models.architecture import Answer, DecodeRow, Model
 
 MOST_ROWS: Final = 8
 """Rows of a step in which something is offered: a few share one reading of the weights."""
@@ -28,11 +28,11 @@ class Window:
     sequence: Sequence
     offered: tuple[int, ...] = ()
 
-    @property
-    def rows(self) -> list[DecodeRow]:
+    def rows(self, end_ids: collections.abc.Set[int]) -> list[DecodeRow]:
         one = self.sequence
         tokens = (one.next_input, *self.offered)
-        return [DecodeRow(one, token, one.position + at) for at, token in enumerate(tokens)]
+        likeliest = one.likeliest(end_ids)
+        return [DecodeRow(one, token, one.position + at, likeliest) for at, token in enumerate(tokens)]
 
     def settle(self, choices: collections.abc.Sequence[Choice], trace: Trace | None) -> int:
         """Before the chosen are written: how many of those that were offered are among them."""
@@ -57,16 +57,16 @@ def compute(
     model: Model, windows: list[Window], end_ids: collections.abc.Set[int], context: int
 ) -> collections.abc.Iterator[Outcome]:
     """What comes of each window, in order.  Changes nothing of a sequence.  Raises DeviceFault, MemoryError."""
-    results = decode(model, [window.rows for window in windows])
+    results = decode(model, [window.rows(end_ids) for window in windows])
     for window, result in zip(windows, results, strict=True):
         yield result if isinstance(result, Exception) else _chosen(window, result, end_ids, context)
 
 
-def _chosen(window: Window, logits: list[Logits], end_ids: collections.abc.Set[int], context: int) -> Outcome:
+def _chosen(window: Window, answers: list[Answer], end_ids: collections.abc.Set[int], context: int) -> Outcome:
     if window.sequence.repeats:
         return []
     try:
-        return window.sequence.next_tokens(logits, window.offered, end_ids, context)
+        return window.sequence.next_tokens(answers, window.offered, end_ids, context)
     except MemoryError:
         raise
     except Exception as error:

@@ -15,6 +15,7 @@ from strata.gpu.attention import Attention, Sight, check_width
 from strata.gpu.cache import PagedCache, Shape
 from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
+from strata.gpu.largest import Largest
 from strata.gpu.lead import Lead
 from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
@@ -59,6 +60,7 @@ class GpuOps:
             self.tiles = RowwiseKernels(self._device, staging, MANY_OF[activations])
             self.rows = RowwiseKernels(self._device, staging, FEW)
             self._lone = LoneRows(self.rows, self.attention)
+            self._largest = Largest(self._device)
             self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
         except BaseException:
             self._device.close()
@@ -135,6 +137,9 @@ class GpuOps:
             for row in range(array.rows):
                 self._device.download(array[row : row + 1].pointer, out[row])
         return out
+
+    def largest(self, array: DeviceArray, count: int) -> tuple[NDArray[np.intp], Floats] | None:
+        return self._largest.of(array, count) if count <= array.columns else None
 
     def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
         return cache.page_bytes(pages, length)

@@ -18,6 +18,23 @@ from strata.models.config import ModelConfig
 Logits: TypeAlias = NDArray[np.float32]
 """One value for each token of the vocabulary, before softmax."""
 
+
+@frozen(eq=False)
+class Likeliest:
+    """The largest of a row's logits, where no others were asked for.
+
+    Of equals the lowest ids are among them.  One logit that is not finite, wherever it is, makes all of these NaN.
+    """
+
+    tokens: NDArray[np.intp]
+    """In order of id."""
+    logits: Logits
+    """Of each of these tokens."""
+
+
+Answer: TypeAlias = Logits | Likeliest
+"""What a row's next token is chosen from."""
+
 Workspace: TypeAlias = Any
 """The memory of one half-done chunk.  Opaque: made by a model, given back to the same model's `read`."""
 
@@ -41,6 +58,8 @@ class DecodeRow:
     handle: SequenceView
     token: int
     position: int
+    likeliest: int = 0
+    """How many of the largest logits are enough.  A model may give all the same.  0: all are needed."""
 
 
 class Model(Protocol):
@@ -109,7 +128,7 @@ class Model(Protocol):
         """
         ...
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
+    def decode(self, rows: Sequence[DecodeRow]) -> Sequence[Answer]:
         """One step of several sequences: writes each row's keys and values at its position; logits in order of rows.
 
         Several rows may be of one sequence, at positions that follow each other, in order: each takes in those before

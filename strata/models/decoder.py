@@ -15,7 +15,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from strata.errors import ModelError
-from strata.models.architecture import DecodeRow, Logits, SequenceView, Workspace
+from strata.models.architecture import Answer, DecodeRow, Likeliest, Logits, SequenceView, Workspace
 from strata.models.block import Block, Parts, Room
 from strata.models.config import ModelConfig, RawTensor, Rope
 from strata.models.families import family_of
@@ -231,17 +231,30 @@ class Decoder:
 
     # -- decoding -------------------------------------------------------------------------------------------------
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[Logits]:
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Answer]:
         goes = (rows[at : at + self._rows] for at in range(0, len(rows), self._rows))
-        return [logits for go in goes for logits in self._decode(go)]
+        return [answer for go in goes for answer in self._decode(go)]
 
-    def _decode(self, rows: Sequence[DecodeRow]) -> Iterable[Logits]:
+    def _decode(self, rows: Sequence[DecodeRow]) -> Iterable[Answer]:
         count = len(rows)
         self._embed(np.array([row.token for row in rows], np.int64), self._step.residual[:count])
         if count not in self._steps:
             self._steps[count] = self._record(count)
         self._steps[count]([(row.handle.pages, row.position) for row in rows])
-        return self._host_logits(count)
+        return self._answers([row.likeliest for row in rows])
+
+    def _answers(self, likeliest: Sequence[int]) -> Iterable[Answer]:
+        """Of so many rows, each with how many of its logits are enough."""
+        rows, most = self._step.logits[: len(likeliest)], max(likeliest)
+        largest = self._ops.largest(rows, most) if most else None
+        if largest is None:
+            yield from self._host_logits(len(likeliest))
+            return
+        for row, enough in enumerate(likeliest):
+            if enough:
+                yield Likeliest(largest[0][row], largest[1][row])
+            else:
+                yield self._ops.numbers(rows[row : row + 1])[0]
 
     def _record(self, count: int) -> Callable[[Places], None]:
         """All between the embedding and the logits of so many rows, wherever they are."""

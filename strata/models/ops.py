@@ -229,6 +229,14 @@ class Ops(Protocol):
         """A copy on the host."""
         ...
 
+    def largest(self, array: Array, count: int) -> tuple[NDArray[np.intp], NDArray[np.float32]] | None:
+        """The columns of each row's `count` largest numbers, in order of column, and these numbers; on the host.
+
+        Of equals the lowest columns are among them.  One number that is not finite makes all of its row's NaN.  None:
+        there is nothing to be gained by it, or there are fewer; take `numbers`.
+        """
+        ...
+
     def page_bytes(self, cache: Cache, pages: Sequence[int], length: int) -> Iterable[memoryview]:
         """What is stored for the positions below `length`, in order of pages.
 

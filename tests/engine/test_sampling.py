@@ -12,9 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strata.engine.sampling import check, choose, logprobs, uniform
+from strata.engine.sampling import check, choose, enough, logprobs, uniform
 from strata.errors import SequenceFailed
 from strata.messages import Sampling
+from strata.models.architecture import Likeliest
 
 GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling()
@@ -58,6 +59,66 @@ def reference(logits, sampling: Sampling, *, prompt=(), written=(), end_ids=froz
     order = [token for token in order if weight[token] >= sampling.min_p]
     total = math.fsum(weight[token] for token in order)
     return np.array([weight[token] / total if token in order else 0.0 for token in range(len(x))])
+
+
+# -- from the largest alone -----------------------------------------------------------------------------------------
+
+
+def likeliest(logits: np.ndarray, count: int) -> Likeliest:
+    tokens = np.sort(np.argsort(-logits, kind="stable")[:count])
+    return Likeliest(tokens, logits[tokens])
+
+
+@unhurried
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([3, 5, 1000]),
+    st.one_of(st.just(0.0), st.floats(0.01, 5)),
+    st.integers(1, 64),
+    st.floats(0.05, 1),
+    st.floats(0, 0.5),
+    st.integers(0, 9),
+)
+def test_where_some_are_enough_the_largest_of_them_give_the_token_of_all(
+    seed, steps, temperature, top_k, top_p, min_p, more
+):
+    logits = np.round(np.random.default_rng(seed).standard_normal(500) * steps).astype(np.float32)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    count = enough(sampling, 2, {3})
+    assert count == (1 if temperature == 0 else top_k)
+    there = choose(likeliest(logits, count + more), sampling, prompt=(1,), written=(2, 3), end_ids={3})
+    assert there.token == pick(logits, sampling, prompt=(1,), written=(2, 3), end_ids={3})
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        PLAIN,
+        Sampling(top_k=65),
+        Sampling(top_p=0.1, temperature=0.1),
+        *(
+            attrs.evolve(GREEDY, **named)
+            for named in (
+                {"logit_bias": ((1, 1.0),)},
+                {"min_tokens": 3},
+                {"repetition_penalty": 1.1},
+                {"frequency_penalty": -0.1},
+                {"presence_penalty": 0.1},
+                {"logprobs": 0},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_what_may_concern_any_token_needs_all_logits(sampling):
+    assert enough(sampling, 2, {3}) == 0
+    assert enough(attrs.evolve(GREEDY, min_tokens=2), 2, {3}) == 1
+
+
+def test_the_largest_of_logits_that_are_not_finite_are_refused_as_all_of_them_are():
+    bad = Likeliest(np.array([4]), np.array([np.nan], np.float32))
+    with pytest.raises(SequenceFailed, match="the model's logits are not finite"):
+        choose(bad, GREEDY, prompt=(), written=(), end_ids=frozenset())
 
 
 # -- greedy ---------------------------------------------------------------------------------------------------------

@@ -102,6 +102,8 @@ def attention(ops: GpuOps) -> None:
         ops.attention.store_rows(cache, 1, placed, both[:2, :72], both[:2, 72:])
         ops.attention.rows(queries[:2], cache, sight, placed, out[:2])
     assert np.isfinite(ops.numbers(out)).all()
+    numbers = rows(2, 4100)
+    assert ops._largest.of(ops.stored(numbers), 3)[0].tolist() == np.sort(np.argsort(-numbers)[:, :3]).tolist()
 
 
 if __name__ == "__main__":

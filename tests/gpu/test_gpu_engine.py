@@ -18,9 +18,10 @@ from strata.config import Settings
 from strata.cpu.ops import CpuOps
 from strata.engine.from_file import make_engine
 from strata.errors import ConfigError, DeviceFault, ModelError
+from strata.gpu.arrays import DeviceArray
 from strata.gpu.device import Device
 from strata.gpu.ops import RESERVE, GpuOps
-from strata.messages import Seq
+from strata.messages import Sampling, Seq
 from strata.models import open_model
 from strata.models.make import make_model
 from strata.testing.tiny_model import write_tiny_model
@@ -119,6 +120,59 @@ def logits_of(path: Path, ops: GpuOps) -> np.ndarray:
             return end.value
 
 
+class AllLogits(GpuOps):
+    def largest(self, *_: object) -> None:
+        return None
+
+
+class Counted(GpuOps):
+    copies = 0
+
+    def numbers(self, array: DeviceArray) -> np.ndarray:
+        self.copies += 1
+        return super().numbers(array)
+
+
+CHOSEN = (
+    attrs.evolve(GREEDY, max_tokens=5),
+    Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=3, ignore_eos=True, max_tokens=5),
+    Sampling(temperature=3.0, top_k=64, min_p=0.1, seed=4, ignore_eos=True, max_tokens=5),
+)
+OF_ALL = (
+    Sampling(seed=5, ignore_eos=True, max_tokens=5),
+    attrs.evolve(GREEDY, max_tokens=5, logprobs=2),
+)
+
+
+def chosen(
+    make_device: MakeDevice, path: Path, ops: type[GpuOps], samplings: tuple[Sampling, ...]
+) -> tuple[object, int]:
+    """The rows that they write together, and how often numbers of rows were copied in that."""
+    made = ops(make_device)
+    drive = Drive(make_model(open_model(path), made))
+    seqs = [Seq(at) for at in range(len(samplings))]
+    for seq, sampling in zip(seqs, samplings, strict=True):
+        drive.open(seq, prompt(seq, 9), sampling)
+        drive.step(read=seq)
+        drive.until_written(seq, 1)
+    before = getattr(made, "copies", 0)
+    drive.step(*seqs)
+    drive.run()
+    rows = [row for seq in seqs for row in drive.rows(seq)]
+    drive.engine.close()
+    return rows, getattr(made, "copies", 0) - before
+
+
+def test_a_token_that_is_chosen_from_the_largest_logits_is_that_of_all(
+    make_device: MakeDevice, tiny_model_path: Path
+) -> None:
+    """Beside rows that need all of theirs; without such rows nothing but the largest is copied."""
+    for samplings, copied in ((CHOSEN, 0), (CHOSEN + OF_ALL, 8)):
+        rows, copies = chosen(make_device, tiny_model_path, Counted, samplings)
+        assert rows == chosen(make_device, tiny_model_path, AllLogits, samplings)[0]
+        assert copies == copied
+
+
 class ToldOneByOne(GpuOps):
     def recorder(self) -> None:
         return None
@@ -133,15 +187,15 @@ def test_a_step_that_is_replayed_has_the_bits_of_its_launches(
     told.engine.close()
 
 
-def test_a_replayed_step_is_two_calls_from_the_host(driver: ctypes.CDLL, warm: Drive) -> None:
-    """The tokens' rows, and all the rest."""
+def test_a_replayed_step_is_three_calls_from_the_host(driver: ctypes.CDLL, warm: Drive) -> None:
+    """The tokens' rows, a graph, and the likeliest token: two of them are launches."""
     seq = Seq(700)
     warm.open(seq, prompt(seq, 10), attrs.evolve(GREEDY, max_tokens=6))
     warm.step(read=seq)
     warm.until_written(seq, 3)
     before = driver.fakecuda_launched()
     warm.until_written(seq, 6)
-    assert driver.fakecuda_launched() - before == 3
+    assert driver.fakecuda_launched() - before == 3 * 2
 
 
 def test_decoding_beside_others_changes_no_bit(warm: Drive, undisturbed: Run) -> None:
