@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from strata.gpu.ops import GpuOps
 
 FLAGS = {"address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "thread": ["-fsanitize=thread"]}
-PRODUCTS = ("linear.cu", "tensor.cu")
+PRODUCTS = ("linear.cu", "tensor.cu", "largest.cu")
+"""And what is run with them."""
 BARRIER = re.compile(r"__sync(threads|warp)\(\);")
 
 
@@ -83,6 +84,12 @@ def products(ops: GpuOps, kind: str) -> None:
         kernels.add_linear(x, matrix, out)
         kernels.gated(x, gated, out)
         assert np.isfinite(ops.numbers(out)).all()
+    largest(ops)
+
+
+def largest(ops: GpuOps) -> None:
+    numbers = rows(2, 4100)
+    assert ops._largest.of(ops.stored(numbers), 3)[0].tolist() == np.sort(np.argsort(-numbers)[:, :3]).tolist()
 
 
 def attention(ops: GpuOps) -> None:
@@ -102,8 +109,6 @@ def attention(ops: GpuOps) -> None:
         ops.attention.store_rows(cache, 1, placed, both[:2, :72], both[:2, 72:])
         ops.attention.rows(queries[:2], cache, sight, placed, out[:2])
     assert np.isfinite(ops.numbers(out)).all()
-    numbers = rows(2, 4100)
-    assert ops._largest.of(ops.stored(numbers), 3)[0].tolist() == np.sort(np.argsort(-numbers)[:, :3]).tolist()
 
 
 if __name__ == "__main__":
