@@ -6,7 +6,11 @@ seen to.  A third comparison takes the drift out: the costs before, times what m
 run, which leaves what the simulator makes of them.  Compared are medians, of all, of short and of long requests: first
 token, longest gap, whole answer.
 
-    bench/simulate_agree.py --requests 60 --per-s 0.3 --out bench/results/simulate-agree.json
+The made-up trace is such that its medians say something: answers are long enough that another request is read beside
+most of them, so the median of the longest gaps is what the scheduler makes it, and not how late the slowest of
+a hundred lone steps was; and the machine is not near its limit, where a queue makes much of a little.
+
+    bench/simulate_agree.py --out bench/results/simulate-agree.json
 """
 
 from __future__ import annotations
@@ -25,28 +29,17 @@ import msgspec
 import trio
 from record import machine
 
-from strata.cli.calibrate import calibrate
+from strata.cli.calibrate import calibrate, prompt_of
 from strata.config import Settings
-from strata.messages import ChatMessage, Figures
+from strata.messages import Figures
 from strata.models import open_model
-from strata.models.file import ModelFile
 from strata.models.pull import pull_default
 from strata.runtime import Runtime, open_runtime
 from strata.simulate import CostModel, Machine, Run, TraceRequest, generate, simulate
 
 FIGURES = ("ttft_s", "longest_gap_s", "total_s")
+SECONDS = ("slice_s", "slice_row_s", "slice_row_position_s", "step_row_position_s")
 ALLOWED = 0.15
-
-
-def prompt_of(file: ModelFile, tokens: int) -> str:
-    """A text that is so many tokens once it stands in the model's template; a few more where it can't be fewer."""
-
-    def length(words: int) -> int:
-        text = file.template.render([ChatMessage("user", " a" * words)])
-        return len(file.tokenizer.encode(text))
-
-    words = max(1, tokens - length(1) + 1)
-    return " a" * (words + tokens - length(words) if tokens > length(1) else 1)
 
 
 async def replay(requests: Sequence[TraceRequest], path: Path, settings: Settings) -> list[Figures]:
@@ -101,24 +94,32 @@ def compare(real: dict[str, float], run: Run, short: list[bool], engine_s: float
 
 
 def scaled(cost: CostModel, factor: float) -> CostModel:
-    times = {name: factor * getattr(cost, name) for name in cost.__struct_fields__ if name.endswith("_s")}
-    return msgspec.structs.replace(cost, **times)
+    times = {name: factor * getattr(cost, name) for name in SECONDS}
+    steps = {rows: factor * seconds for rows, seconds in cost.step_s.items()}
+    return msgspec.structs.replace(cost, step_s=steps, **times)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--kind", default="chat", help="of made-up traffic")
     parser.add_argument("--per-s", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", default="batch")
-    parser.add_argument("--longest", type=int, default=3000, help="longer prompts of the made-up trace are cut to this")
+    parser.add_argument("--longest", type=int, default=1500, help="longer prompts of the made-up trace are cut to this")
+    parser.add_argument("--answers", type=float, default=3.0, help="times what the made-up trace lets them write")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     # The made-up prompts begin alike and the answers repeat themselves: what is known or guessed costs nothing.
     settings = Settings.of(policy=arguments.policy, prefix_cache=False, speculate=0)
     path, about = pull_default(), machine()
-    made = generate("mixed", arguments.requests, seed=arguments.seed, per_s=arguments.per_s)
-    wanted = [TraceRequest(one.timestamp, min(one.input_length, arguments.longest), one.output_length) for one in made]
+    made = generate(arguments.kind, arguments.requests, seed=arguments.seed, per_s=arguments.per_s)
+    wanted = [
+        TraceRequest(
+            one.timestamp, min(one.input_length, arguments.longest), round(arguments.answers * one.output_length)
+        )
+        for one in made
+    ]
     before = calibrate(path, settings, print)
     loads = [os.getloadavg()]
     figures = trio.run(replay, wanted, path, settings)

@@ -1,163 +1,212 @@
 """Times a model's slices and decode steps on this machine, for `strata simulate --calibrate`.
 
-A room of its own because here alone a real engine meets the simulator, which knows none.  The engine is driven by
-hand, on this thread: nothing else runs beside it.
+A room of its own because here alone a real engine meets the simulator, which knows none.  The model is served as ever,
+to clients of this process, and what the engine says is overheard.  A step costs what it takes until the next one, with
+what scheduler, actors and clients do meanwhile, and not what it takes in an empty house.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
+from statistics import median
 from typing import Final
 
 import attrs
+import trio
+from attrs import define, field
 
-from strata.config import Settings
-from strata.engine.engine import Engine
-from strata.messages import ChunkRead, Close, Decoded, FromEngine, Grant, Open, Sampling, Seq, Step
+from strata.config import SchedulerSettings, Settings
+from strata.engine.host import Deliver, EngineHost
+from strata.engine.make_host import make_host
+from strata.messages import ChatMessage, ChunkRead, Decoded, FromEngine, Progress, Ready, ToEngine
 from strata.models import open_model
+from strata.models.file import ModelFile
+from strata.runtime import Runtime, open_runtime
 from strata.simulate.cost import CostModel
 from strata.simulate.fit import Shape, SliceSample, StepSample, fit
 
 PROMPTS: Final = (24, 160, 256, 512, 1600)
 """Prompts to read (tokens), each alone; cut to what the context leaves."""
+TIMES: Final = 3
+"""Each of them is read so many times."""
 ROWS: Final = (1, 2, 4, 8)
 GROUPS: Final = ((40, 8), (700, 4))
 """Tokens before the rows that are decoded, and how many of those there are at most."""
-STEPS: Final = 12
-"""Of each group of rows; the first ones are not counted."""
-SKIPPED: Final = 3
-VOCABULARY: Final = 200
-"""Token ids that any model has; which ones makes no difference to the time."""
+STEPS: Final = 48
+"""Tokens of an answer; those count that all of a group write together."""
+BLOCK: Final = 8
+"""Steps that are timed together: who hears of them may hear two at once."""
 
 
 def calibrate(path: Path, settings: Settings, say: Callable[[str], None]) -> CostModel:
-    """Half a minute on the default model.  Raises ModelError, ConfigError."""
-    from strata.cpu.kernels import TILE
-    from strata.engine.from_file import make_engine
-
+    """A minute on the default model.  Raises ModelError, ConfigError."""
     file = open_model(path)
-    # What a step takes is measured, by its rows: none may be offered beside those that are asked for.
-    engine = make_engine(file, attrs.evolve(settings, engine=attrs.evolve(settings.engine, speculate=0)))
-    try:
-        bench = _Bench(engine, chunk_tokens=settings.engine.chunk_tokens, layers=file.config.layers, tile=TILE)
+    # What a step takes is measured, by its rows: none may be offered beside those that are asked for, nobody waits for
+    # a row, and what is known costs nothing.
+    settings = attrs.evolve(
+        settings,
+        engine=attrs.evolve(settings.engine, speculate=0),
+        scheduler=SchedulerSettings(
+            max_running=max(ROWS), chunk_tokens=settings.engine.chunk_tokens, prefix_cache=False
+        ),
+    )
+    return trio.run(_calibrate, file, settings, say)
+
+
+async def _calibrate(file: ModelFile, settings: Settings, say: Callable[[str], None]) -> CostModel:
+    host = Overheard(file, make_host(file, settings, None, 1))
+    async with open_runtime(host=host, settings=settings) as runtime:
+        clients = _Clients(file, runtime, host)
         # The first pass finds the caches cold, and is not counted.
-        bench.read(bench.longest(64))
+        await clients.read(64)
         say(f"reading {len(PROMPTS)} prompts")
-        slices = [sample for prompt in PROMPTS for sample in bench.read(bench.longest(prompt))]
+        chunks = [chunk for prompt in PROMPTS for chunk in await clients.read(prompt)]
         say("decoding " + ", ".join(str(rows) for rows in ROWS) + " rows")
-        steps = [sample for context, most in GROUPS for sample in bench.decode(context, most)]
-        on = f"{file.name} ({file.quantisation}) on {engine.ready(1).device}"
-        return fit(on, bench.shape, slices, steps)
-    finally:
-        engine.close()
+        steps = [sample for context, most in GROUPS for sample in await clients.write(context, most)]
+        on = f"{file.name} ({file.quantisation}) on {host.device}"
+        return fit(on, _shape(chunks, file.config.layers), [chunk.sample() for chunk in chunks], steps)
 
 
-class _Bench:
-    """One engine, and sequences to time it with."""
+class Overheard:
+    """An engine's host, and what the engine said, each with the time at which it was heard."""
 
-    def __init__(self, engine: Engine, *, chunk_tokens: int, layers: int, tile: int) -> None:
-        self._engine = engine
-        self._ready = engine.ready(1)
-        self._chunk_tokens = chunk_tokens
-        self._layers = layers
-        self._tile = tile
-        self._seqs = count(1)
-        self._steps = count(1)
-        self._free = list(range(self._ready.pages))
-        self._held: dict[Seq, tuple[int, ...]] = {}
-        self._slices_of: dict[int, int] = {}
-        """By the tokens of a chunk."""
+    def __init__(self, file: ModelFile, host: EngineHost) -> None:
+        self.tokenizer = file.tokenizer
+        self.template = file.template
+        self.device = ""
+        self.heard: list[tuple[float, FromEngine]] = []
+        self._host = host
 
-    def longest(self, prompt: int) -> int:
-        return min(prompt, self._ready.context // 2)
+    def __repr__(self) -> str:
+        return f"<Overheard {self._host!r}, {len(self.heard)} facts>"
 
-    @property
-    def shape(self) -> Shape:
-        """How many rows a slice has: those of the largest chunk, by the number of its slices."""
-        tokens, slices = max(self._slices_of.items())
-        tiles, stretches = self._computed(tokens) // self._tile, slices // self._layers
-        return Shape(self._layers, -(-tiles // stretches) * self._tile, self._tile)
+    def tell(self, message: ToEngine) -> None:
+        self._host.tell(message)
 
-    def read(self, prompt: int) -> list[SliceSample]:
-        """One sample a chunk."""
-        seq = self._open(prompt, answer=1)
-        self._tell(read=seq)
-        samples, start, taken = [], 0, list[float]()
-        while start < prompt:
-            began = time.perf_counter()
-            facts = self._advance()
-            taken.append(time.perf_counter() - began)
-            if any(isinstance(fact, ChunkRead) for fact in facts):
-                end = min(prompt, start + self._chunk_tokens)
-                self._slices_of[end - start] = len(taken)
-                rows = self._computed(end - start) * self._layers / len(taken)
-                samples.append(SliceSample(rows, (start + end) / 2, _undisturbed(taken)))
-                taken, start = [], end
-        self._close([seq])
-        return samples
+    async def run(self, deliver: Deliver, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+        def overhear(fact: FromEngine) -> None:
+            self.heard.append((trio.current_time(), fact))
+            deliver(fact)
 
-    def decode(self, context: int, most: int) -> list[StepSample]:
+        async with trio.open_nursery() as nursery:
+            ready = await nursery.start(self._host.run, overhear)
+            self.device = ready.device
+            task_status.started(ready)
+
+    def take(self) -> list[tuple[float, FromEngine]]:
+        """What was heard since the last call."""
+        heard, self.heard = self.heard, []
+        return heard
+
+
+@define
+class _Chunk:
+    """One that was read."""
+
+    start: int
+    end: int
+    layers: int
+    taken: list[float] = field(factory=list)
+    """By slice, from the one before it on (seconds)."""
+    slices: int = 1
+
+    def sample(self) -> SliceSample:
+        rows = _computed(self.end - self.start) * self.layers / self.slices
+        return SliceSample(rows, (self.start + self.end) / 2, sum(self.taken) / len(self.taken))
+
+
+class _Clients:
+    """Those who ask a runtime, and what it takes."""
+
+    def __init__(self, file: ModelFile, runtime: Runtime, host: Overheard) -> None:
+        self._file = file
+        self._runtime = runtime
+        self._host = host
+
+    async def read(self, prompt: int) -> list[_Chunk]:
+        """Each chunk of the prompt that took neither longest nor least of TIMES."""
+        await trio.lowlevel.checkpoint()
+        passes = []
+        for _ in range(TIMES):
+            await self._ask([min(prompt, self._runtime.model.context // 2)], 1)
+            passes.append(list(_chunks(self._host.take(), self._file.config.layers)))
+        return [sorted(same, key=lambda chunk: sum(chunk.taken))[TIMES // 2] for same in zip(*passes, strict=True)]
+
+    async def write(self, context: int, most: int) -> list[StepSample]:
         """Samples of steps of more and more rows, each of them after so many tokens."""
-        context, answer = self.longest(context), len(ROWS) * STEPS + 1
-        most = min(most, len(self._free) // self._pages(context + answer))
-        groups = [rows for rows in ROWS if rows <= most]
-        seqs = [self._open(context, answer) for _ in range(max(groups))]
-        for seq in seqs:
-            self._tell(read=seq)
-            while not any(isinstance(fact, Decoded) for fact in self._advance()):
-                pass
-        written = dict.fromkeys(seqs, 1)
-        samples = []
-        for rows in groups:
-            chosen = seqs[:rows]
-            self._tell(decode=tuple(chosen))
-            times = [self._step(chosen, written) for _ in range(STEPS)]
-            positions = sum(context + written[seq] - STEPS // 2 for seq in chosen)
-            samples.append(StepSample(rows, positions, _undisturbed(times[SKIPPED:])))
-        self._close(seqs)
+        await trio.lowlevel.checkpoint()
+        context = min(context, self._runtime.model.context // 2)
+        answer = min(STEPS, self._runtime.model.context // 2)
+        samples: list[StepSample] = []
+        for rows in ROWS:
+            if rows <= most:
+                length = await self._ask([context] * rows, answer)
+                samples += _steps(self._host.take(), rows, rows * (length + answer // 2))
         return samples
 
-    def _step(self, seqs: Iterable[Seq], written: dict[Seq, int]) -> float:
-        began = time.perf_counter()
-        self._advance()
-        taken = time.perf_counter() - began
-        for seq in seqs:
-            written[seq] += 1
-        return taken
+    async def _ask(self, prompts: Sequence[int], answer: int) -> int:
+        """All at once; how many tokens the last one really was."""
+        lengths = []
 
-    def _pages(self, tokens: int) -> int:
-        return -(-tokens // self._ready.page_tokens)
+        async def one(prompt: str) -> None:
+            messages = [{"role": "user", "content": prompt}]
+            async with self._runtime.chat(messages, max_tokens=answer, ignore_eos=True, temperature=0) as stream:
+                await stream.text()
+            assert stream.summary is not None
+            lengths.append(stream.summary.figures.prompt_tokens)
 
-    def _computed(self, tokens: int) -> int:
-        """Rows of whole tiles."""
-        return -(-tokens // self._tile) * self._tile
-
-    def _open(self, prompt: int, answer: int) -> Seq:
-        seq = Seq(next(self._seqs))
-        tokens = tuple((7 * seq + 31 * at) % VOCABULARY for at in range(prompt))
-        self._engine.handle(Open(seq, tokens, Sampling(temperature=0.0, ignore_eos=True, max_tokens=answer)))
-        self._held[seq] = tuple(self._free.pop() for _ in range(self._pages(prompt + answer)))
-        self._engine.handle(Grant(seq, self._held[seq]))
-        return seq
-
-    def _close(self, seqs: Iterable[Seq]) -> None:
-        for seq in seqs:
-            self._engine.handle(Close(seq))
-            self._free.extend(self._held.pop(seq))
-
-    def _tell(self, *, read: Seq | None = None, decode: tuple[Seq, ...] = ()) -> None:
-        self._engine.handle(Step(next(self._steps), decode=decode, read=read))
-
-    def _advance(self) -> list[FromEngine]:
-        """One slice or one step."""
-        assert self._engine.advance(), "an engine that is told to work works"
-        return self._engine.take_facts()
+        async with trio.open_nursery() as nursery:
+            for prompt in prompts:
+                nursery.start_soon(one, prompt_of(self._file, prompt))
+        return lengths[-1]
 
 
-def _undisturbed(times: list[float]) -> float:
-    """What one of them takes: the lower quartile, so that whatever else the machine does meanwhile counts little."""
-    return quantiles(times, n=4)[0] if len(times) > 1 else times[0]
+def prompt_of(file: ModelFile, tokens: int) -> str:
+    """A text that is so many tokens once it stands in the model's template; a few more where it can't be fewer."""
+
+    def length(words: int) -> int:
+        text = file.template.render([ChatMessage("user", " a" * words)])
+        return len(file.tokenizer.encode(text))
+
+    words = max(1, tokens - length(1) + 1)
+    return " a" * (words + tokens - length(words) if tokens > length(1) else 1)
+
+
+def _chunks(heard: Sequence[tuple[float, FromEngine]], layers: int) -> Iterator[_Chunk]:
+    """From what was said of one prompt; its first slice took what the engine says."""
+    before, start, slices, taken = None, 0, 0, list[float]()
+    for at, fact in heard:
+        if not isinstance(fact, Progress | ChunkRead):
+            continue
+        slices += 1
+        taken.append(fact.seconds if before is None else at - before)
+        before = at
+        if isinstance(fact, ChunkRead):
+            yield _Chunk(start, fact.position, layers, taken, slices)
+            start, slices, taken = fact.position, 0, []
+
+
+def _steps(heard: Sequence[tuple[float, FromEngine]], rows: int, positions: int) -> Iterator[StepSample]:
+    """Of the steps that all took part in, if there were enough of them: the median."""
+    together = [at for at, fact in heard if isinstance(fact, Decoded) and len(fact.rows) == rows and fact.seconds]
+    blocks = [(after - before) / BLOCK for before, after in pairwise(together[::BLOCK])]
+    if blocks:
+        yield StepSample(rows, positions, median(blocks))
+
+
+def _shape(chunks: Sequence[_Chunk], layers: int) -> Shape:
+    """How many rows a slice has: those of the largest chunk, by the number of its slices."""
+    from strata.cpu.kernels import TILE
+
+    largest = max(chunks, key=lambda chunk: chunk.end - chunk.start)
+    tiles, stretches = _computed(largest.end - largest.start) // TILE, largest.slices // layers
+    return Shape(layers, -(-tiles // stretches) * TILE, TILE)
+
+
+def _computed(tokens: int) -> int:
+    """Rows of whole tiles."""
+    from strata.cpu.kernels import TILE
+
+    return -(-tokens // TILE) * TILE

@@ -6,6 +6,7 @@ slices taken at once end at the same instant as the same slices taken one by one
 
 from __future__ import annotations
 
+from bisect import bisect
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -41,9 +42,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     slice_row_s: _Seconds
     slice_row_position_s: _Seconds
     """Of every row of a slice, for each token before it."""
-    step_s: _Seconds
-    """Of every decode step."""
-    step_row_s: _Seconds
+    step_s: Annotated[dict[_Count, _Seconds], msgspec.Meta(min_length=1)]
+    """Of a decode step of so many rows; others are on the line through the two next to them."""
     step_row_position_s: _Seconds
     """Of every row of a step, for each token before it."""
 
@@ -64,7 +64,17 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def step_seconds(self, rows: int, spans: int) -> float:
         """Of a decode step: how many rows, and the sum of the numbers of the spans that they stand in (from 0)."""
         positions = (spans + rows / 2) * CONTEXT_SPAN
-        return _at_least_a_tick(self.step_s + rows * self.step_row_s + positions * self.step_row_position_s)
+        return _at_least_a_tick(self._rows_seconds(rows) + positions * self.step_row_position_s)
+
+    def _rows_seconds(self, rows: int) -> float:
+        """Of a step's rows, with nothing before them."""
+        known = self.step_s
+        if rows in known or len(known) == 1:
+            return known.get(rows) or min(known.values())
+        counts = sorted(known)
+        at = min(max(1, bisect(counts, rows)), len(counts) - 1)
+        few, more = counts[at - 1], counts[at]
+        return known[few] + (rows - few) * (known[more] - known[few]) / (more - few)
 
     def read_seconds(self, prompt: int, chunk_tokens: int) -> float:
         """Of a whole prompt, with nobody beside it."""

@@ -52,8 +52,10 @@ def fit(measured_on: str, shape: Shape, slices: Sequence[SliceSample], steps: Se
         [(1.0, sample.rows, sample.rows * sample.position) for sample in slices],
         [sample.seconds for sample in slices],
     )
+    # Each number of rows for itself: a lone one has a kernel of its own.
+    counts = sorted({sample.rows for sample in steps})
     of_step = _least_squares(
-        [(1.0, float(sample.rows), float(sample.positions)) for sample in steps],
+        [(*(float(sample.rows == rows) for rows in counts), float(sample.positions)) for sample in steps],
         [sample.seconds for sample in steps],
     )
     return CostModel(
@@ -64,9 +66,8 @@ def fit(measured_on: str, shape: Shape, slices: Sequence[SliceSample], steps: Se
         slice_s=of_slice[0],
         slice_row_s=of_slice[1],
         slice_row_position_s=of_slice[2],
-        step_s=of_step[0],
-        step_row_s=of_step[1],
-        step_row_position_s=of_step[2],
+        step_s=dict(zip(counts, of_step[:-1], strict=True)),
+        step_row_position_s=of_step[-1],
     )
 
 

@@ -20,8 +20,7 @@ COST = CostModel(
     slice_s=0.001,
     slice_row_s=0.0001,
     slice_row_position_s=1e-8,
-    step_s=0.01,
-    step_row_s=0.002,
+    step_s={1: 0.01, 2: 0.014, 8: 0.02},
     step_row_position_s=1e-6,
 )
 
@@ -38,6 +37,14 @@ def test_times_are_whole_ticks_and_grow_with_what_is_done() -> None:
         assert (seconds * TICKS).is_integer()
     assert COST.slice_seconds(64, 0) < COST.slice_seconds(64, 5120) < COST.slice_seconds(128, 5120)
     assert COST.step_seconds(1, 0) < COST.step_seconds(1, 1) < COST.step_seconds(2, 1)
+
+
+def test_rows_that_were_not_measured_are_on_the_line_through_their_neighbours() -> None:
+    flat = msgspec.structs.replace(COST, step_row_position_s=0.0)
+    seconds = [flat.step_seconds(rows, 0) for rows in (1, 2, 5, 8, 14)]
+    assert seconds == pytest.approx([0.01, 0.014, 0.017, 0.02, 0.026], abs=1 / TICKS)
+    lone = msgspec.structs.replace(flat, step_s={1: 0.01})
+    assert lone.step_seconds(4, 0) == lone.step_seconds(1, 0)
 
 
 def test_even_what_costs_nothing_takes_a_tick() -> None:
@@ -59,13 +66,14 @@ def test_a_fit_finds_the_costs_that_the_samples_were_made_of() -> None:
         for position in (30, 700, 2000)
     ]
     steps = [
-        StepSample(rows, rows * context, COST.step_s + rows * (COST.step_row_s + context * COST.step_row_position_s))
+        StepSample(rows, rows * context, COST.step_s[rows] + rows * context * COST.step_row_position_s)
         for rows in (1, 2, 8)
         for context in (30, 700)
     ]
     found = fit("a test", Shape(4, 128, 64), slices, steps)
     of_found, of_cost = msgspec.to_builtins(found), msgspec.to_builtins(COST)
     assert of_found.pop("measured_on") == of_cost.pop("measured_on")
+    assert of_found.pop("step_s") == pytest.approx(of_cost.pop("step_s"), rel=1e-6)
     assert of_found == pytest.approx(of_cost, rel=1e-6)
 
 
@@ -74,6 +82,7 @@ def test_no_cost_is_below_nothing_whatever_was_measured() -> None:
     steps = [StepSample(rows, rows * 100, 0.01 / rows) for rows in (1, 2, 4, 8)]
     found = fit("a test", Shape(4, 128, 64), slices, steps)
     assert all(value >= 0 for name in COST.__struct_fields__ if isinstance(value := getattr(found, name), float))
+    assert all(value >= 0 for value in found.step_s.values())
     assert found.slice_seconds(64, 0) == pytest.approx(0.0085, rel=0.2)
 
 

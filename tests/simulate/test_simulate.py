@@ -23,8 +23,7 @@ COST = CostModel(
     slice_s=0.002,
     slice_row_s=0.0005,
     slice_row_position_s=0.000001,
-    step_s=0.008,
-    step_row_s=0.002,
+    step_s={1: 0.010, 2: 0.012, 8: 0.024},
     step_row_position_s=0.00002,
 )
 MACHINE = Machine(COST, pages=4000, page_tokens=16)
@@ -38,8 +37,7 @@ costs = st.builds(
         slice_s=0.001,
         slice_row_s=row_s,
         slice_row_position_s=0.000001,
-        step_s=step_s,
-        step_row_s=0.002,
+        step_s={1: step_s, 3: step_s + 0.006},
         step_row_position_s=0.00002,
     ),
     layers=st.sampled_from([1, 2, 3, 8]),
