@@ -6,6 +6,7 @@ Changes requests, rows and the queue alike; the rules only look.  Knows no messa
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from attrs import frozen
 
@@ -95,7 +96,8 @@ class Placing:
             if (suspect := self._suspects.next(self._lending.room(now).empty.admits)) is not None:
                 return self._let_run_alone(suspect, now)
         opens: list[Opening] = []
-        while True:
+        # Every rule is about somebody who waits.
+        while self._waiting:
             view = self.view(now)
             lacks = lacks_only_pages(view)
             self._lending.lacks_pages(lacks, now)
@@ -107,6 +109,7 @@ class Placing:
             if (opening := self._make(move, now)) is not None:
                 opens.append(opening)
             parks = self._park_unfit(now) or parks
+        return Placed(tuple(opens), parks, inf)
 
     def reader_stops(self, now: float) -> bool:
         """Whether the reader is to give way at the end of its chunk."""

@@ -15,7 +15,7 @@ from strata.config import Preempt
 from strata.scheduling.aging import first_by_age, protected_until, rows_by_age
 from strata.scheduling.record import Record
 from strata.scheduling.view import Due, Move, Offer, View
-from strata.scheduling.waiting import EITHER, READS, Kinds
+from strata.scheduling.waiting import ANSWERS, EITHER, READS, Kinds
 
 
 def next_move(view: View) -> tuple[Move | None, float]:
@@ -55,8 +55,7 @@ def lacks_only_pages(view: View) -> Record | None:
     """The first in rank of those queued, if it would run now but for its pages (R6)."""
     if not view.waiting.queued:
         return None
-    heads = (view.waiting.head(priority) for priority in view.waiting.priorities)
-    first = next(head for head in heads if head is not None)
+    first = view.waiting.first_head()
     in_the_way = view.rows.reader or (None if view.rows.free else view.rows.last)
     if in_the_way is not None:
         view = view.without(in_the_way)
@@ -71,7 +70,7 @@ def lacks_only_pages(view: View) -> Record | None:
 def _into_free_row(view: View) -> Move | None:
     if not view.rows.free:
         return None
-    kinds = Kinds(reads=view.rows.reader is None, answers=True)
+    kinds = EITHER if view.rows.reader is None else ANSWERS
     if (aged := first_by_age(view, kinds)) is not None:
         return aged
     for priority in view.waiting.priorities:
@@ -88,7 +87,7 @@ def _displacements(view: View) -> Iterator[Offer]:
     if reader is not None and reader.slices and (view.settings.preempt is Preempt.SLICE or view.at_chunk_end):
         yield from _take_place_of(reader, view, _readers_place(view))
     if not view.rows.free:
-        yield from _take_row(view, Kinds(reads=reader is None, answers=True))
+        yield from _take_row(view, EITHER if reader is None else ANSWERS)
 
 
 def _take_row(view: View, kinds: Kinds) -> Iterator[Offer]:

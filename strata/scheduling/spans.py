@@ -20,7 +20,7 @@ from strata.scheduling.placing import Placed
 from strata.scheduling.record import Record
 from strata.scheduling.scheduler import Scheduler
 from strata.scheduling.view import View
-from strata.scheduling.waiting import EITHER, Kinds
+from strata.scheduling.waiting import ANSWERS, EITHER, READS
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +61,13 @@ class ChunksRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens and slices of the last one."""
 
 
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """Step `n` came into force, at this time (monotonic seconds)."""
+
+    n: int
+    at: float
+
+
 class Steady(msgspec.Struct, frozen=True, gc=False):
     """While the work stays below this, `decide` says nothing new: nobody else has to be asked in between.
 
@@ -75,10 +82,13 @@ class Steady(msgspec.Struct, frozen=True, gc=False):
     """Monotonic seconds."""
     chunks: float = inf
     """Chunk ends that are nothing to decide about; the one after them is."""
+    begins: bool = False
+    """Whether the reader that the newest step names has yet to begin: `FIRST` holds once that step is taken."""
 
 
+FIRST: Final = Steady(slices=1, chunks=0)
 ANY: Final = Steady()
-KINDS: Final = (EITHER, Kinds(reads=True, answers=False), Kinds(reads=False, answers=True))
+KINDS: Final = (EITHER, READS, ANSWERS)
 ONE: Final = Steady(steps=1, slices=1, chunks=0)
 NOBODY: Final = Placed(until=inf)
 NOTHING: Final = Decision()
@@ -95,10 +105,12 @@ class SpanScheduler(Scheduler):
         if not self._waiting:
             # Every rule is about somebody who waits.
             return ANY
-        if told:
-            return ONE
         taken = self._steps.newest.n == self._steps.in_force.n
         settings = self._settings
+        if self._reader_has_yet_to_begin() and settings.preempt is Preempt.SLICE and not settings.min_park_tokens:
+            return Steady(until=self._lending.changes_at(now), begins=True)
+        if told:
+            return ONE
         if settings.preempt is Preempt.OFF and taken:
             return Steady(until=self._lending.changes_at(now))
         if settings.preempt is not Preempt.SLICE or settings.min_park_tokens:
@@ -179,6 +191,16 @@ class SpanScheduler(Scheduler):
             self._purses.earn(record.priority, seconds)
 
     # -- what would change the answer ---------------------------------------------------------------------------------
+
+    def _reader_has_yet_to_begin(self) -> bool:
+        """Whether it was placed by a step that is on its way, and no answer can lose its row.
+
+        Nobody gives way before his first slice (R3), so all that others do meanwhile decides nothing.
+        """
+        rows, reader = self._rows, self._rows.reader
+        if reader is None or self._steps.has_begun(reader.placed):
+            return False
+        return bool(rows.free) or not rows.answers
 
     def _steady_steps(self) -> float:
         """Until an answer has run at all, can be taken to be longer, or is spared for its end (R3)."""

@@ -70,6 +70,7 @@ class Kinds:
 
 EITHER: Final = Kinds(reads=True, answers=True)
 READS: Final = Kinds(reads=True, answers=False)
+ANSWERS: Final = Kinds(reads=False, answers=True)
 
 
 @define
@@ -170,6 +171,13 @@ class Waiting:
         """The oldest that is queued, whether it fits or not."""
         level = self._levels.get(priority)
         return None if level is None else self._record(level.queued.first(inf))
+
+    def first_head(self) -> Record:
+        """The first in rank of those that are queued; there must be one."""
+        for priority in self._priorities:
+            if (head := self.head(priority)) is not None:
+                return head
+        raise LookupError("nobody is queued")
 
     def first_queued(self) -> Record | None:
         """The oldest of all that are queued and never started, whatever their priority."""

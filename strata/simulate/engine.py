@@ -10,12 +10,12 @@ from math import inf
 
 from attrs import define
 
-from strata.messages import ChunkRead, Close, Decoded, Row, Seq, Step, Took
-from strata.scheduling.spans import ANY, ChunksRead, Span, Steady
+from strata.messages import ChunkRead, Close, Decoded, Row, Seq, Step
+from strata.scheduling.spans import ANY, FIRST, ChunksRead, Span, Steady, Taken
 from strata.simulate.cost import CONTEXT_SPAN, TICKS, CostModel
 from strata.simulate.leap import Beside, Leap, beside, decode_alone, read_alone
 
-Fact = Took | Span | ChunksRead | ChunkRead | Decoded
+Fact = Taken | Span | ChunksRead | ChunkRead | Decoded
 
 
 @define(eq=False)
@@ -173,7 +173,7 @@ class SimulatedEngine:
         reader = self._named_reader(step)
         if reader is None or self._has_workspace(reader):
             self._step, self._waiting = step, None
-            self._facts.append(Took(step.n))
+            self._facts.append(Taken(step.n, self.now))
 
     def _reader(self) -> Sequence | None:
         if self._waiting is not None:
@@ -257,10 +257,13 @@ class SimulatedEngine:
                 chunks -= 1
                 self.ran_out = self.ran_out or chunks < 0
             # What was heard, or taken at last, was not known when it was said how far work may go on.
-            self.ran_out = self.ran_out or (self._news and steady is not ANY)
+            self.ran_out = self.ran_out or (self._news and steady is not ANY and not steady.begins)
             if over or self.ran_out or self.next_boundary > until:
                 return self._take_facts()
             steady = _rest(steady, work, leap)
+            if steady.begins and self._waiting is None:
+                steady = FIRST
+                chunks = steady.chunks
 
     def _read_chunks(self, work: Work, until: float, steady: Steady, most: float) -> tuple[int, Steady]:
         """Whole chunks of one that reads alone, as far as all of it stays below; how many, and what is left of it."""

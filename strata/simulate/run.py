@@ -15,9 +15,9 @@ from attrs import define, field, frozen
 
 from strata.config import SchedulerSettings
 from strata.errors import StrataError
-from strata.messages import ChunkRead, Close, Ended, Seq, Took
+from strata.messages import ChunkRead, Close, Ended, Seq
 from strata.scheduling.decision import Statistics
-from strata.scheduling.spans import ChunksRead, Span, SpanScheduler
+from strata.scheduling.spans import ChunksRead, Span, SpanScheduler, Taken
 from strata.simulate.cost import TICKS, CostModel, in_ticks
 from strata.simulate.engine import Fact, SimulatedEngine
 from strata.simulate.trace import TraceRequest
@@ -195,8 +195,8 @@ class Desk:
             if isinstance(fact, Span):
                 scheduler.ran(fact, now)
                 changes = changes or bool(fact.ended)
-            elif isinstance(fact, Took):
-                scheduler.took(fact.n, now)
+            elif isinstance(fact, Taken):
+                scheduler.took(fact.n, fact.at)
             elif isinstance(fact, ChunksRead):
                 scheduler.chunks_read(fact, now)
             elif isinstance(fact, ChunkRead):

@@ -7,7 +7,7 @@ from math import inf
 from strata.config import SchedulerSettings
 from strata.messages import ChunkRead, Decoded, Progress, Row, Seq
 from strata.scheduling import Scheduler
-from strata.scheduling.spans import ANY, ONE, ChunksRead, Span, SpanScheduler
+from strata.scheduling.spans import ANY, ONE, ChunksRead, Span, SpanScheduler, Steady
 
 ONLY = Seq(1)
 
@@ -97,14 +97,23 @@ def test_nothing_can_change_while_nobody_waits() -> None:
     assert spans(SchedulerSettings(), read=True).steady(0.5) is ANY
 
 
-def test_a_step_that_is_on_its_way_must_be_heard_of_first() -> None:
+def test_a_step_that_is_on_its_way_must_be_heard_of_first_where_an_answer_may_lose_its_row() -> None:
+    scheduler = spans(SchedulerSettings(max_running=2), read=True)
+    submit(scheduler, Seq(2), 200, now=0.5)
+    submit(scheduler, Seq(3), 200, now=0.5)
+    assert scheduler.decide(0.5).step is not None
+    assert scheduler.steady(0.5) is ONE
+
+
+def test_until_a_reader_that_is_on_its_way_has_begun_there_is_nothing_to_decide() -> None:
     scheduler = spans(SchedulerSettings(max_running=1, pass_burst_s=0.0), read=False)
     submit(scheduler, Seq(2), 200, now=0.0)
     submit(scheduler, Seq(3), 200, now=0.0)
     scheduler.chunk_read(ChunkRead(ONLY, 256, 0.5), 0.5)
     scheduler.decoded(Decoded(1, (Row(ONLY, 0, "length"),), 0.0), 0.5)
     assert scheduler.decide(0.5).step is not None
-    assert scheduler.steady(0.5) is ONE
+    assert scheduler.steady(0.5, told=True) == Steady(begins=True)
+    assert scheduler.decide(0.5).step is None
 
 
 def test_an_engine_that_will_hear_something_does_no_more_than_what_is_under_way() -> None:

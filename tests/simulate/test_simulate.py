@@ -100,6 +100,7 @@ def same(trace: list[TraceRequest], chosen: SchedulerSettings, machine: Machine)
     assert dict(one.purses) == pytest.approx(dict(other.purses), abs=1e-6)
     assert one.engine_s == pytest.approx(other.engine_s)
     assert one.longest_chunk_s == pytest.approx(other.longest_chunk_s)
+    assert one.give_way_s == pytest.approx(other.give_way_s)
     exact = {
         "parks",
         "resumes",
@@ -110,6 +111,7 @@ def same(trace: list[TraceRequest], chosen: SchedulerSettings, machine: Machine)
         "written_tokens",
         "steps",
         "longest_step_s",
+        "give_way_count",
     }
     for name in sorted(exact):
         assert getattr(one, name) == getattr(other, name), name
