@@ -1,16 +1,19 @@
-"""What the scheduler answers.  Frozen values, and nothing that acts on them."""
+"""What the scheduler answers.  Frozen values, and nothing that acts on them.
+
+Decisions are structs: there are many, and most say nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from attrs import evolve, frozen
 
 from strata.messages import Grant, Seq, Step, SwapIn, SwapOut
 
 
-@frozen
-class Opening:
+class Opening(msgspec.Struct, frozen=True, gc=False):
     """This sequence starts now, and reads from `known` on: the pages hold what is before.  More come as grants."""
 
     seq: Seq
@@ -18,8 +21,7 @@ class Opening:
     known: int = 0
 
 
-@frozen
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What to tell the engine now: `closes` first, then `opens`, `grants`, `moves` and `step`.
 
     Empty where all stays as it is, so asking twice says nothing new.

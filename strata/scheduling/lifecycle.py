@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from attrs import frozen
+import msgspec
 
 from strata.errors import IllegalTransition
 from strata.messages import Cancelled, Completed, Failed, Outcome
@@ -65,8 +65,7 @@ TABLE: Final[dict[State, dict[Event, State]]] = {
 }
 
 
-@frozen
-class Change:
+class Change(msgspec.Struct, frozen=True, gc=False):
     """One step of a request's history.  `at` is in monotonic seconds."""
 
     state: State

@@ -26,7 +26,7 @@ from strata.messages import (
 )
 from strata.scheduling.admission import Admission
 from strata.scheduling.decision import Decision, Statistics
-from strata.scheduling.lending import Lending
+from strata.scheduling.lending import Lending, Served
 from strata.scheduling.lifecycle import Change, Event, State, reason_of
 from strata.scheduling.overview import Overview
 from strata.scheduling.pace import Pace
@@ -300,11 +300,11 @@ class Scheduler:
         """What the engine is to do from its next boundary on.  Asking again changes nothing (R1)."""
         self._end_what_waited_too_long(now)
         placed = self._arrange(now)
-        served = self._lending.serve(self._saying.has_let_go)
+        served = self._serve()
         while self._supply.swaps and served.changed:
             # What is granted may have been cached, and who meant to share it has another need now.
             placed += self._arrange(now)
-            served.add(self._lending.serve(self._saying.has_let_go))
+            served.add(self._serve())
         closes, self._closes = tuple(self._closes), []
         if self._supply.swaps:
             # After pages were given, as what was promised ahead is missing to others.
@@ -335,6 +335,9 @@ class Scheduler:
 
     def _arrange(self, now: float) -> Placed:
         return self._placing.arrange(now)
+
+    def _serve(self) -> Served:
+        return self._lending.serve(self._saying.has_let_go)
 
     def _reader_stops(self, now: float) -> bool:
         return self._placing.reader_stops(now)

@@ -15,6 +15,7 @@ import msgspec
 from strata.config import Preempt
 from strata.messages import ChunkRead, Completed, Ended, Seq
 from strata.scheduling.decision import Decision
+from strata.scheduling.lending import Served
 from strata.scheduling.lifecycle import State
 from strata.scheduling.placing import Placed
 from strata.scheduling.record import Record
@@ -168,17 +169,21 @@ class SpanScheduler(Scheduler):
         record.chunk_before = fact.last
 
     # -- the same answers, at once, where nobody waits or lacks pages -------------------------------------------------
+    # Where pages are neither moved nor shared, all that started have their worst case for themselves, and nobody asks
+    # which page is whose.
 
     def decide(self, now: float) -> Decision:
         supply = self._supply
         if self._waiting or self._closes or supply.swaps or supply.shares:
             return super().decide(now)
-        # All that started have their worst case for themselves, and nobody asks which page is whose.
         step = self._saying.say(stops=False, finishes=None, parks=False, now=now)
         return NOTHING if step is None else Decision(step)
 
     def _arrange(self, now: float) -> Placed:
         return super()._arrange(now) if self._waiting or self._supply.swaps else NOBODY
+
+    def _serve(self) -> Served:
+        return super()._serve() if self._supply.swaps or self._supply.shares else Served()
 
     def _reader_stops(self, now: float) -> bool:
         return bool(self._waiting) and super()._reader_stops(now)

@@ -20,6 +20,8 @@ class Supply:
 
     def __init__(self, settings: SchedulerSettings, *, pages: int, page_tokens: int, slots: int) -> None:
         self.pages = Pages(pages, slots)
+        self.swaps = slots > 0
+        """Whether pages can be moved at all.  If not, all that started has its worst case for itself."""
         self.shares = False
         """Whether any prompt came with names for its pages, so that others may know them."""
         self._settings = settings
@@ -27,11 +29,6 @@ class Supply:
 
     def __repr__(self) -> str:
         return f"<Supply {self.pages} of {self.page_tokens} tokens>"
-
-    @property
-    def swaps(self) -> bool:
-        """Whether pages can be moved at all.  If not, all that started has its worst case for itself."""
-        return self.pages.slots > 0
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)
@@ -146,6 +143,7 @@ class Supply:
     def renew(self, *, pages: int, page_tokens: int, slots: int) -> None:
         """Another engine is up, with these."""
         self.pages = Pages(pages, slots)
+        self.swaps = slots > 0
         self.page_tokens = page_tokens
 
     # -- inside -------------------------------------------------------------------------------------------------------

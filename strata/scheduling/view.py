@@ -1,11 +1,14 @@
-"""What the rules look at, and what they answer with.  Values; decides nothing."""
+"""What the rules look at, and what they answer with.  Values; decides nothing.
+
+Structs, as every decision makes several of them, and most decisions change nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
 
-from attrs import evolve, frozen
+import msgspec
 
 from strata.config import SchedulerSettings
 from strata.scheduling.purse import Purses
@@ -14,8 +17,7 @@ from strata.scheduling.rows import Rows
 from strata.scheduling.waiting import Room, Waiting
 
 
-@frozen
-class View:
+class View(msgspec.Struct, frozen=True, gc=False):
     """All that the rules look at, as it stands."""
 
     now: float
@@ -34,7 +36,7 @@ class View:
     def without(self, *gone: Record) -> View:
         """As if these were parked, as far as pages go."""
         room = self.room.without(*gone)
-        return self if room is self.room else evolve(self, room=room)
+        return self if room is self.room else msgspec.structs.replace(self, room=room)
 
     def oldest(self, priority: int) -> Record | None:
         """Of one priority the oldest that reads, or waits and could run; with one row also the one that answers."""
@@ -51,8 +53,7 @@ def oldest(priority: int, rows: Rows, waiting: Waiting, room: Room) -> Record | 
     return found
 
 
-@frozen
-class Move:
+class Move(msgspec.Struct, frozen=True, gc=False):
     """One change to who runs."""
 
     starts: Record
@@ -62,16 +63,14 @@ class Move:
     """The priority past which it aged, where that is the reason."""
 
 
-@frozen
-class Due:
+class Due(msgspec.Struct, frozen=True, gc=False):
     """Who may take the place of another, and the time from which on (monotonic seconds)."""
 
     waits: Record
     at: float = -inf
 
 
-@frozen
-class Offer:
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """A move, and the time from which on it is to be made."""
 
     move: Move

@@ -13,7 +13,8 @@ from math import inf
 from operator import neg
 from typing import Final
 
-from attrs import define, evolve, field, frozen
+import msgspec
+from attrs import define, field, frozen
 
 from strata.messages import Seq
 from strata.scheduling.lifecycle import State
@@ -24,8 +25,7 @@ TRIES: Final = 8
 """So many queued ones whose expected pages fit are asked whether they also can begin now."""
 
 
-@frozen
-class Room:
+class Room(msgspec.Struct, frozen=True, gc=False):
     """What a request must fit into to run; one that is parked has what it holds already."""
 
     pages: float
@@ -52,7 +52,11 @@ class Room:
 
     def without(self, *gone: Record) -> Room:
         """As if these were parked."""
-        return self if self.fits is None else evolve(self, beside=tuple(r for r in self.beside if r not in gone))
+        return (
+            self
+            if self.fits is None
+            else msgspec.structs.replace(self, beside=tuple(r for r in self.beside if r not in gone))
+        )
 
     @property
     def empty(self) -> Room:

@@ -69,8 +69,10 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def _rows_seconds(self, rows: int) -> float:
         """Of a step's rows, with nothing before them."""
         known = self.step_s
-        if rows in known or len(known) == 1:
-            return known.get(rows) or min(known.values())
+        if (seconds := known.get(rows)) is not None:
+            return seconds
+        if len(known) == 1:
+            return min(known.values())
         counts = sorted(known)
         at = min(max(1, bisect(counts, rows)), len(counts) - 1)
         few, more = counts[at - 1], counts[at]
