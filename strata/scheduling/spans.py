@@ -205,7 +205,10 @@ class SpanScheduler(Scheduler):
         rows, reader = self._rows, self._rows.reader
         if reader is None or self._steps.has_begun(reader.placed):
             return False
-        return bool(rows.free) or not rows.answers
+        if rows.one:
+            # Who answers pays too, in turn with whose chunk must be read to its end: their order tells in the purse.
+            return not any(seq in self._started for seq in self._steps.in_force.decode)
+        return rows.free > 0
 
     def _steady_steps(self) -> float:
         """Until an answer has run at all, can be taken to be longer, or is spared for its end (R3)."""
@@ -282,6 +285,9 @@ class SpanScheduler(Scheduler):
         record = None if span.reader is None else self._started.get(span.reader)
         if record is None or not record.reads:
             return
+        # What a purse may owe grows with the chunk: it is paid by slices, the last of them after all others.
+        others_s = span.slices_s * (span.slices - 1) / span.slices
+        self._pace.read_for(0.0, chunk_s=record.chunk_s + others_s)
         self._pay(record, span.slices_s, now)
         self._ran_for(record, span.slices, span.slices_s)
         record.chunk_s += span.slices_s
