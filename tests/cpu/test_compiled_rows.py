@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from compiled_cases import kernels, pool, using, weight
-from quantised_cases import KINDS, SUPER_BLOCKS, numbers_of, random_bytes, random_rows
+from quantised_cases import BLOCK_BYTES, KINDS, SUPER_BLOCKS, numbers_of, random_bytes, random_rows
 
 from strata.cpu.attention import Stored, attend_rows
 from strata.cpu.cache import PagedCache
@@ -142,7 +142,7 @@ def test_a_row_has_the_same_bits_among_1_to_17_and_on_1_2_and_4_threads(case: st
                 assert run(threads, x[start:]).tobytes() == alone[start:].tobytes(), (count, rows)
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "F16"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K", "F16"])
 def test_neighbours_that_are_no_numbers_change_nothing(kind: str) -> None:
     run = product(weight(kind, 20, 512)[0])
     x = random_rows(4, 512)
@@ -152,9 +152,10 @@ def test_neighbours_that_are_no_numbers_change_nothing(kind: str) -> None:
         assert run(threads, x)[2:3].tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 @pytest.mark.parametrize("scale", [1e-42, 1e-20, 1e30])
-def test_a_product_of_very_small_and_of_very_large_inputs_is_right(scale: float) -> None:
-    part, numbers = weight("Q4_1", 20, 576)
+def test_a_product_of_very_small_and_of_very_large_inputs_is_right(scale: float, kind: str) -> None:
+    part, numbers = weight(kind, 20, 576)
     x = random_rows(2, 576) * np.float32(scale)
     with pool(1) as threads:
         out = product(part)(threads, x)
@@ -162,11 +163,30 @@ def test_a_product_of_very_small_and_of_very_large_inputs_is_right(scale: float)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max() + 1e-43)
 
 
-NARROW = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")
+WHOLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 """Kinds whose inputs may become whole numbers: an input is then right to 1 in 2^20 of the largest of its 32."""
 
 
-@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("code", [0x00, 0x80, 0x7F, 0xFF])
+@pytest.mark.parametrize("least", [0.9999999, 1.0])
+def test_sums_of_the_largest_codes_and_inputs_do_not_overflow(kind: str, code: int, least: float) -> None:
+    """Inputs just below a power of two have as many bits as one can have; they are of one sign, and of both."""
+    raw = np.full((18, BLOCK_BYTES[kind]), code, np.uint8)
+    scales = np.array([0.5, 0.25] if kind in ("Q4_1", "Q5_1") else [0.5], np.float16).view(np.uint8)
+    raw[:, : len(scales)] = scales
+    numbers = numbers_of(kind, raw.reshape(9, -1), 64)
+    x = np.full((4, 64), least, np.float32)
+    x[1] = -x[1]
+    x[2, ::2] = -x[2, ::2]
+    x[3, 32:] = -x[3, 32:]
+    with pool(1) as threads:
+        out = product((kind, 9, 64, raw.reshape(-1)))(threads, x)
+    expected = x.astype(np.float64) @ numbers.T
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-5 * np.abs(numbers).max())
+
+
+@pytest.mark.parametrize("kind", WHOLE)
 def test_an_input_beside_a_very_large_one_is_right_by_the_measure_of_that_one(kind: str) -> None:
     part, numbers = weight(kind, 40, 512)
     x = random_rows(3, 512)
@@ -180,7 +200,7 @@ def test_an_input_beside_a_very_large_one_is_right_by_the_measure_of_that_one(ki
     assert (np.abs(out - expected) <= largest @ weights.T * 2.0**-20 + np.abs(expected) * 2.0**-20).all()
 
 
-@pytest.mark.parametrize("kind", [*NARROW, "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", [*WHOLE, "Q4_K"])
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_a_row_with_an_input_that_is_no_number_gives_none(kind: str, number: float) -> None:
     x = random_rows(2, 512)

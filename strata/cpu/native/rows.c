@@ -170,7 +170,7 @@ static void row_by_row(const struct part *part, long first, long count, struct f
         some.rows = x.rows - at < ROWS ? x.rows - at : ROWS;
         switch (part->kind) {
 #define CASE(kind) case kind: outputs_of(kind, part, first, count, some, out + at * stride, stride); break
-        CASE(F32); CASE(F16); CASE(BF16); CASE(Q8_0); CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+        CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
 #undef CASE
         default: break; /* fixed.h */
         }
