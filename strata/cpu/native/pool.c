@@ -25,9 +25,9 @@ struct pool {
      * round can take nothing of this one by mistake. */
     _Alignas(LINE) _Atomic uint64_t ticket;
     _Alignas(LINE) atomic_long left; /* blocks of this round that are not done */
-    _Alignas(LINE) _Atomic(block_function) function;
+    _Alignas(LINE) _Atomic(run_function) function;
     _Atomic(void *) context;
-    atomic_long blocks;
+    atomic_long blocks, most;
     atomic_int sleeping, waiting, closing;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -58,19 +58,28 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* How many of `left` blocks a thread takes: as many as it would of half of them, were they shared out. */
+static long run_of(const struct pool *pool, long left, long most)
+{
+    long count = left / (2 * (pool->helpers + 1));
+    return count < 1 ? 1 : count > most ? most : count;
+}
+
 /* Takes blocks of the round that `ticket` belongs to until there are none. */
 static void take_blocks(struct pool *pool, uint64_t ticket, int worker)
 {
     uint32_t round = ticket >> 32;
-    block_function function = atomic_load_explicit(&pool->function, memory_order_relaxed);
+    run_function function = atomic_load_explicit(&pool->function, memory_order_relaxed);
     void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
     long blocks = atomic_load_explicit(&pool->blocks, memory_order_relaxed);
-    /* A ticket that is still of this round after the three were read says that they were this round's. */
+    long most = atomic_load_explicit(&pool->most, memory_order_relaxed);
+    /* A ticket that is still of this round after the four were read says that they were this round's. */
     while ((uint32_t)(ticket >> 32) == round && (long)(uint32_t)ticket < blocks) {
-        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1))
+        long next = (uint32_t)ticket, count = run_of(pool, blocks - next, most);
+        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + (uint64_t)count))
             continue;
-        function(context, (long)(uint32_t)ticket, worker);
-        if (atomic_fetch_sub(&pool->left, 1) == 1 && atomic_load(&pool->waiting)) {
+        function(context, next, count, worker);
+        if (atomic_fetch_sub(&pool->left, count) == count && atomic_load(&pool->waiting)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->done);
             pthread_mutex_unlock(&pool->lock);
@@ -153,11 +162,11 @@ static void wait_done(struct pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void parallel_for(struct pool *pool, long blocks, block_function function, void *context)
+void parallel_runs(struct pool *pool, long blocks, long most, run_function function, void *context)
 {
     if (blocks < 2 || pool->helpers == 0) {
-        for (long block = 0; block < blocks; block++)
-            function(context, block, 0);
+        for (long next = 0; next < blocks; next += most)
+            function(context, next, blocks - next < most ? blocks - next : most, 0);
         return;
     }
     uint64_t last = atomic_load(&pool->ticket) >> 32 << 32, ticket = last + ((uint64_t)1 << 32);
@@ -169,10 +178,29 @@ void parallel_for(struct pool *pool, long blocks, block_function function, void 
     atomic_store(&pool->context, context);
     atomic_store(&pool->left, blocks);
     atomic_store(&pool->blocks, blocks);
+    atomic_store(&pool->most, most);
     atomic_store(&pool->ticket, ticket);
     wake(pool, blocks - 1);
     take_blocks(pool, ticket, 0);
     wait_done(pool);
+}
+
+struct single {
+    block_function function;
+    void *context;
+};
+
+static void single_block(void *context, long first, long count, int worker)
+{
+    const struct single *single = context;
+    (void)count;
+    single->function(single->context, first, worker);
+}
+
+void parallel_for(struct pool *pool, long blocks, block_function function, void *context)
+{
+    struct single single = {function, context};
+    parallel_runs(pool, blocks, 1, single_block, &single);
 }
 
 struct pool *pool_open(int threads)

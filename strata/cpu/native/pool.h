@@ -1,7 +1,7 @@
 /* Threads that share out one operation's blocks.
  *
- * Threads take the next block when they have done one, so that a thread which the machine holds up costs one block and
- * not the operation.  A thread without work spins for some tens of microseconds, then sleeps.
+ * Threads take the next blocks when they have done some, so that a thread which the machine holds up costs these and not
+ * the operation.  A thread without work spins for some tens of microseconds, then sleeps.
  */
 #ifndef STRATA_POOL_H
 #define STRATA_POOL_H
@@ -11,6 +11,9 @@ struct pool;
 /* Does block `block` (0, 1, ...) of an operation.  `worker` is below the pool's number of threads, and no two blocks
  * that run at the same time have the same, so that it can name scratch memory. */
 typedef void (*block_function)(void *context, long block, int worker);
+
+/* Does blocks first .. first + count - 1, which are neighbours. */
+typedef void (*run_function)(void *context, long first, long count, int worker);
 
 /* `threads` in all, the caller of `parallel_for` among them.  NULL where memory or threads are lacking. */
 struct pool *pool_open(int threads);
@@ -33,5 +36,9 @@ void *pool_results(struct pool *pool, unsigned long bytes);
 /* Does blocks 0 .. blocks - 1, in any order and at the same time, and returns when all are done.  No GIL is needed.
  * One caller at a time. */
 void parallel_for(struct pool *pool, long blocks, block_function function, void *context);
+
+/* Likewise, up to `most` blocks at a time: many at first, as neighbours lie in memory, and fewer as fewer are left, so that
+ * all threads are done at about the same time. */
+void parallel_runs(struct pool *pool, long blocks, long most, run_function function, void *context);
 
 #endif

@@ -14,9 +14,9 @@
 #define TOGETHER 4  /* outputs that a lone row takes at a time: enough sums for the adders to be busy */
 #define OUTPUTS 2   /* outputs and rows that are computed together: as many sums as there are registers for */
 #define ROWS 4
-#define BLOCK_BYTES 32768 /* of weights, that a thread takes at a time; as outputs: whole lines of floats, at most MOST */
-#define LINE 16
-#define MOST 256
+#define LINE 16 /* outputs of a block: a whole line of floats */
+#define RUN_BYTES 131072 /* of weights, at most, that a thread takes at a time: processors read on where they read before */
+#define MOST 16 /* blocks that it takes at most */
 #define AHEAD 4096 /* bytes that are asked for early: processors don't look beyond a page by themselves */
 
 INLINE long whole_blocks(long columns) { return columns / BLOCK * BLOCK; }
@@ -283,7 +283,7 @@ struct job {
     const struct product *product;
     struct floats x[ORDERS];    /* the inputs in each order that a part needs */
     struct fixed fixed[FORMS];  /* and in each form */
-    long size; /* outputs of a block */
+    long size; /* outputs of a run, at most */
 };
 
 /* Sums of outputs first .. first + count - 1 of one part to `out`, row by row `stride` apart.
@@ -332,7 +332,7 @@ static void gate(const float *closed, const float *through, long count, int gelu
     }
 }
 
-static void gated_block(const struct job *job, long first, long count, float *room)
+static void gated_run(const struct job *job, long first, long count, float *room)
 {
     const struct product *product = job->product;
     const struct part *parts = product->weights->parts;
@@ -344,7 +344,7 @@ static void gated_block(const struct job *job, long first, long count, float *ro
         gate(closed + r * count, through + r * count, count, product->weights->gelu, out.at + r * out.stride + first);
 }
 
-static void plain_block(const struct job *job, long first, long count, float *room)
+static void plain_run(const struct job *job, long first, long count, float *room)
 {
     const struct product *product = job->product;
     struct floats x = product->x, out = product->out;
@@ -364,17 +364,17 @@ static void plain_block(const struct job *job, long first, long count, float *ro
     }
 }
 
-static void product_block(void *context, long block, int worker)
+static void product_run(void *context, long block, long blocks, int worker)
 {
     const struct job *job = context;
     const struct product *product = job->product;
-    long first = block * job->size, left = product->weights->outputs - first;
-    long count = left < job->size ? left : job->size;
+    long first = block * LINE, left = product->weights->outputs - first;
+    long count = left < blocks * LINE ? left : blocks * LINE;
     float *room = pool_scratch(job->pool, worker, room_bytes(product, job->size));
     if (product->weights->gated)
-        gated_block(job, first, count, room);
+        gated_run(job, first, count, room);
     else
-        plain_block(job, first, count, room);
+        plain_run(job, first, count, room);
 }
 
 static void arrange_rows(struct job *job, enum order order, float *memory)
@@ -420,14 +420,15 @@ static int product(struct pool *pool, const struct product *product)
 {
     const struct weights *weights = product->weights;
     long bytes = weights->parts[0].row_bytes * (1 + weights->gated);
-    long size = BLOCK_BYTES / bytes / LINE * LINE;
-    struct job job = {.pool = pool, .product = product, .size = size < LINE ? LINE : size > MOST ? MOST : size};
+    long most = RUN_BYTES / bytes / LINE;
+    most = most < 1 ? 1 : most > MOST ? MOST : most;
+    struct job job = {.pool = pool, .product = product, .size = most * LINE};
     for (int worker = 0; worker < pool_threads(pool); worker++)
         if (pool_scratch(pool, worker, room_bytes(product, job.size)) == NULL)
             return -1;
     if (arrange_inputs(&job) < 0)
         return -1;
-    parallel_for(pool, (weights->outputs + job.size - 1) / job.size, product_block, &job);
+    parallel_runs(pool, (weights->outputs + LINE - 1) / LINE, most, product_run, &job);
     return 0;
 }
 
