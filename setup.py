@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 NATIVE = Path("strata/cpu/native")
 ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "program.c", "rows_python.c", "tiles_python.c"]
 """Compiled for any processor of the kind."""
-FOR_EACH_SET = ["rows.c", "fixed.c", "attend.c", "tiles.c", "tiles_attend.c", "fixed_inputs.c"]
+FOR_EACH_SET = ["fixed_super.c", "rows.c", "fixed.c", "attend.c", "tiles.c", "tiles_attend.c", "fixed_inputs.c"]
 """Compiled for each set; what they offer to the others is a table named by `SET(...)` (sets.h).  What takes
 longest comes first, so that nothing waits for it at the end."""
 

@@ -8,8 +8,8 @@ from gguf import GGMLQuantizationType
 
 SUPER_BLOCKS = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
 """Bytes of 256 numbers, of the kinds that the library can read and not write."""
-BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}
-"""Of 32 numbers."""
+BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, **SUPER_BLOCKS}
+"""Of 32 numbers, or 256."""
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *SUPER_BLOCKS]
 
 

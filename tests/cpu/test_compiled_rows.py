@@ -163,7 +163,7 @@ def test_a_product_of_very_small_and_of_very_large_inputs_is_right(scale: float,
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max() + 1e-43)
 
 
-WHOLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+WHOLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *SUPER_BLOCKS)
 """Kinds whose inputs may become whole numbers: an input is then right to 1 in 2^20 of the largest of its 32."""
 
 
@@ -172,16 +172,17 @@ WHOLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 @pytest.mark.parametrize("least", [0.9999999, 1.0])
 def test_sums_of_the_largest_codes_and_inputs_do_not_overflow(kind: str, code: int, least: float) -> None:
     """Inputs just below a power of two have as many bits as one can have; they are of one sign, and of both."""
-    raw = np.full((18, BLOCK_BYTES[kind]), code, np.uint8)
-    scales = np.array([0.5, 0.25] if kind in ("Q4_1", "Q5_1") else [0.5], np.float16).view(np.uint8)
-    raw[:, : len(scales)] = scales
-    numbers = numbers_of(kind, raw.reshape(9, -1), 64)
-    x = np.full((4, 64), least, np.float32)
+    raw = np.full((9, BLOCK_BYTES[kind]), code, np.uint8)
+    scales = np.array([0.5, 0.25] if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K") else [0.5], np.float16).view(np.uint8)
+    at = BLOCK_BYTES[kind] - 2 if kind == "Q6_K" else 0
+    raw[:, at : at + len(scales)] = scales
+    numbers = numbers_of(kind, raw, width := 256 if kind in SUPER_BLOCKS else 32)
+    x = np.full((4, width), least, np.float32)
     x[1] = -x[1]
     x[2, ::2] = -x[2, ::2]
-    x[3, 32:] = -x[3, 32:]
+    x[3, width // 2 :] = -x[3, width // 2 :]
     with pool(1) as threads:
-        out = product((kind, 9, 64, raw.reshape(-1)))(threads, x)
+        out = product((kind, 9, width, raw.reshape(-1)))(threads, x)
     expected = x.astype(np.float64) @ numbers.T
     np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-5 * np.abs(numbers).max())
 
@@ -200,7 +201,7 @@ def test_an_input_beside_a_very_large_one_is_right_by_the_measure_of_that_one(ki
     assert (np.abs(out - expected) <= largest @ weights.T * 2.0**-20 + np.abs(expected) * 2.0**-20).all()
 
 
-@pytest.mark.parametrize("kind", [*WHOLE, "Q4_K"])
+@pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_a_row_with_an_input_that_is_no_number_gives_none(kind: str, number: float) -> None:
     x = random_rows(2, 512)

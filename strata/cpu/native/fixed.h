@@ -31,6 +31,9 @@ void SET(fix_row)(enum form form, const float *row, long columns, uint8_t *out);
 
 /* Outputs first .. first + count - 1 of every row, to out + r * stride. */
 void SET(fixed_outputs)(const struct part *part, long first, long count, struct fixed x, float *out, long stride);
+
+/* Of kinds that lie in blocks of 256; `fixed_outputs` calls it. */
+void SET(fixed_super_outputs)(const struct part *part, long first, long count, struct fixed x, float *out, long stride);
 #endif
 
 #endif

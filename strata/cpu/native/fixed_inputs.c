@@ -85,7 +85,7 @@ static float largest_size(const float *row, long columns)
 INLINE void fix_block(const float *x, float first, float second, struct cut cut, struct inputs *out)
 {
     __m256 units[4];
-    words most = _mm256_setzero_si256(), high_sum = most, rest_sum = most, high[4], middle[4], low[4];
+    words most = _mm256_setzero_si256(), high_sum[2] = {most, most}, rest_sum[2] = {most, most}, high[4], middle[4], low[4];
     for (int i = 0; i < 4; i++) {
         units[i] = _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(first)), _mm256_set1_ps(second));
         most = _mm256_max_epi32(most, size_bits(units[i]));
@@ -99,13 +99,19 @@ INLINE void fix_block(const float *x, float first, float second, struct cut cut,
         words rest = _mm256_add_epi32(whole, left(high[i], cut.high_at));
         middle[i] = nearest(rest, cut.middle_at);
         low[i] = _mm256_sub_epi32(rest, left(middle[i], cut.middle_at));
-        high_sum = _mm256_add_epi32(high_sum, high[i]);
-        rest_sum = _mm256_add_epi32(rest_sum, rest);
+        high_sum[i / 2] = _mm256_add_epi32(high_sum[i / 2], high[i]);
+        rest_sum[i / 2] = _mm256_add_epi32(rest_sum[i / 2], rest);
     }
     store_bytes(high, out->high);
     store_bytes(middle, out->middle);
     store_bytes(low, out->low);
-    int high_all = sum_of(high_sum), rest_all = sum_of(rest_sum);
+    int high_all = 0, rest_all = 0;
+    for (int half = 0; half < 2; half++) {
+        int highs = sum_of(high_sum[half]), rests = sum_of(rest_sum[half]);
+        out->half_begin[half] = (int32_t)(-32u * (uint32_t)(rests - highs * (1 << cut.high_at)));
+        high_all += highs;
+        rest_all += rests;
+    }
     out->step = power(exponent - cut.bits);
     out->sum = (float)(rest_all - high_all * (1 << cut.high_at)) * out->step;
     out->high_begin = -128 * high_all;

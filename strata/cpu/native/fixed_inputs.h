@@ -15,13 +15,13 @@
 #define WIDE_HIGH_AT 14 /* and where they have 8 */
 #define WIDE_MIDDLE_AT 7
 
-/* Of a block: what 1 stands for; the sum of all, in units of the row; and -128 times the sums of `high` and of the rest,
- * where sums with codes that had 128 added to them begin. */
+/* Of a block: what 1 stands for; the sum of all, in units of the row; and where sums begin with codes that had something
+ * added to them: 128 (-128 times the sums of `high` and of the rest), or 32 (-32 times those of its halves). */
 struct inputs {
     int8_t high[BLOCK], middle[BLOCK], low[BLOCK];
     float step, sum;
-    int32_t high_begin, rest_begin;
-    float apart[4];
+    int32_t high_begin, rest_begin, half_begin[2];
+    float apart[2];
 };
 
 /* Before a row's blocks: its unit, a power of two, as two factors. */

@@ -1,12 +1,12 @@
 /* Products of rows with weights that stay as the file has them, and norms.  Compiled for every instruction set.
  *
- * One sum is W lanes, each of every W-th element in the order that the kind of weights has (arranged.h), and the lanes
- * are added up in one fixed order at the end (lanes.h).  A few rows take their weights from their blocks to the sums, where
- * they can; more of them share weights that are made into floats first, a few outputs at a time, and the sums are the same.
+ * One sum is W lanes, each of every W-th element, and the lanes are added up in one fixed order at the end (lanes.h).  A few
+ * rows take their weights from where they lie to the sums; more of them share weights that are made into floats first, a
+ * few outputs at a time, and the sums are the same.  Sets with wide registers multiply codes otherwise (fixed.h).
  */
 #include "rows.h"
 
-#include "arranged.h"
+#include "blocks.h"
 #include "fixed.h"
 #include "gates.h"
 #include "norm.h"
@@ -49,24 +49,19 @@ INLINE void add_block(const lanes weights[VECTORS], const float *x, lanes *sum)
         *sum = v_fma(weights[i], v_load(x + W * i), *sum);
 }
 
-/* Blocks that are computed as one piece of straight code: those of a super-block share its scales. */
-INLINE int straight(enum kind kind) { return kind == Q4_K || kind == Q5_K || kind == Q6_K ? 8 : 1; }
-
 INLINE void lone(enum kind kind, const uint8_t *row, long row_bytes, const float *x, long columns, float out[TOGETHER])
 {
     lanes sums[TOGETHER], weights[VECTORS];
     const long ahead = TOGETHER * row_bytes > AHEAD ? TOGETHER * row_bytes : AHEAD;
     for (int o = 0; o < TOGETHER; o++)
         sums[o] = v_zero();
-    for (long at = 0; at < columns / BLOCK; at += straight(kind))
+    for (long at = 0; at < columns / BLOCK; at++)
 #pragma GCC unroll 4
-        for (int o = 0; o < TOGETHER; o++)
-#pragma GCC unroll 8
-            for (int more = 0; more < straight(kind); more++) {
-                __builtin_prefetch(row + o * row_bytes + (at + more) * block_bytes(kind) + ahead);
-                arranged_block(kind, row + o * row_bytes, at + more, weights);
-                add_block(weights, x + BLOCK * (at + more), &sums[o]);
-            }
+        for (int o = 0; o < TOGETHER; o++) {
+            __builtin_prefetch(row + o * row_bytes + at * BLOCK * layouts[kind].bytes + ahead);
+            block(kind, row + o * row_bytes, at, weights);
+            add_block(weights, x + BLOCK * at, &sums[o]);
+        }
     if (has_rest(kind, columns)) {
         float rest[BLOCK];
         rest_of(x, columns, rest);
@@ -110,8 +105,8 @@ INLINE void few(enum kind kind, const uint8_t *row, long row_bytes, const float 
     for (long at = 0; at < columns / BLOCK; at++)
 #pragma GCC unroll 2
         for (int o = 0; o < OUTPUTS; o++) {
-            __builtin_prefetch(row + o * row_bytes + at * block_bytes(kind) + AHEAD);
-            arranged_block(kind, row + o * row_bytes, at, weights);
+            __builtin_prefetch(row + o * row_bytes + at * BLOCK * layouts[kind].bytes + AHEAD);
+            block(kind, row + o * row_bytes, at, weights);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++)
                 add_block(weights, x[r] + BLOCK * at, &sums[r][o]);
@@ -170,7 +165,7 @@ static void row_by_row(const struct part *part, long first, long count, struct f
         some.rows = x.rows - at < ROWS ? x.rows - at : ROWS;
         switch (part->kind) {
 #define CASE(kind) case kind: outputs_of(kind, part, first, count, some, out + at * stride, stride); break
-        CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
+        CASE(F32); CASE(F16); CASE(BF16);
 #undef CASE
         default: break; /* fixed.h */
         }
@@ -184,15 +179,12 @@ static void row_by_row(const struct part *part, long first, long count, struct f
 
 /* -- several rows ------------------------------------------------------------------------------------------------ */
 
-INLINE void expand_kind(enum kind kind, int arranged, const uint8_t *row, long columns, float *out)
+INLINE void expand_kind(enum kind kind, const uint8_t *row, long columns, float *out)
 {
     lanes weights[VECTORS];
     for (long at = 0; at < columns / BLOCK; at++) {
-        __builtin_prefetch(row + at * block_bytes(kind) + AHEAD);
-        if (arranged)
-            arranged_block(kind, row, at, weights);
-        else
-            block(kind, row, at, weights);
+        __builtin_prefetch(row + at * BLOCK / layouts[kind].elements * layouts[kind].bytes + AHEAD);
+        block(kind, row, at, weights);
 #pragma GCC unroll 4
         for (int i = 0; i < VECTORS; i++)
             v_store(out + BLOCK * at + W * i, weights[i]);
@@ -206,12 +198,12 @@ INLINE void expand_kind(enum kind kind, int arranged, const uint8_t *row, long c
     }
 }
 
-/* Row `row` as numbers, in order or in the order of its kind. */
-INLINE void expand_row(const struct part *part, int arranged, long row, float *out)
+/* Row `row` as numbers. */
+INLINE void expand_row(const struct part *part, long row, float *out)
 {
     const uint8_t *data = part->data + row * part->row_bytes;
     switch (part->kind) {
-#define CASE(kind) case kind: expand_kind(kind, arranged, data, part->columns, out); break
+#define CASE(kind) case kind: expand_kind(kind, data, part->columns, out); break
     CASE(F32); CASE(F16); CASE(BF16); CASE(Q4_0); CASE(Q4_1); CASE(Q5_0); CASE(Q5_1); CASE(Q8_0);
     CASE(Q4_K); CASE(Q5_K); CASE(Q6_K);
 #undef CASE
@@ -281,8 +273,7 @@ static void several_rows(const float *const weights[OUTPUTS], struct floats x, i
 struct job {
     struct pool *pool;
     const struct product *product;
-    struct floats x[ORDERS];    /* the inputs in each order that a part needs */
-    struct fixed fixed[FORMS];  /* and in each form */
+    struct fixed fixed[FORMS]; /* the inputs in each form that a part needs */
     long size; /* outputs of a run, at most */
 };
 
@@ -292,7 +283,7 @@ static void part_outputs(const struct job *job, const struct part *part, long fi
                          long stride, float *room)
 {
     enum form form = SET(form_of)(part->kind);
-    struct floats x = job->x[order_of(part->kind)];
+    struct floats x = job->product->x;
     if (form != UNFIXED) {
         SET(fixed_outputs)(part, first, count, job->fixed[form], out, stride);
         return;
@@ -309,7 +300,7 @@ static void part_outputs(const struct job *job, const struct part *part, long fi
         for (int o = 0; o < OUTPUTS; o++) {
             weights[o] = room + (o < real ? o : 0) * part->columns;
             if (o < real)
-                expand_row(part, 1, first + at + o, room + o * part->columns);
+                expand_row(part, first + at + o, room + o * part->columns);
         }
         several_rows(weights, x, real, out + at, stride);
     }
@@ -322,13 +313,15 @@ static unsigned long room_bytes(const struct product *product, long size)
 
 static void gate(const float *closed, const float *through, long count, int gelu, float *out)
 {
-    for (long at = 0; at < count; at += W) {
+    long at = 0;
+    for (; at + W <= count; at += W)
+        v_store(out + at, v_mul(v_opened(v_load(closed + at), gelu), v_load(through + at)));
+    if (at < count) {
         float a[W] = {0}, b[W] = {0};
-        long real = count - at < W ? count - at : W;
-        memcpy(a, closed + at, real * sizeof *a);
-        memcpy(b, through + at, real * sizeof *b);
+        memcpy(a, closed + at, (count - at) * sizeof *a);
+        memcpy(b, through + at, (count - at) * sizeof *b);
         v_store(a, v_mul(v_opened(v_load(a), gelu), v_load(b)));
-        memcpy(out + at, a, real * sizeof *a);
+        memcpy(out + at, a, (count - at) * sizeof *a);
     }
 }
 
@@ -377,14 +370,6 @@ static void product_run(void *context, long block, long blocks, int worker)
         plain_run(job, first, count, room);
 }
 
-static void arrange_rows(struct job *job, enum order order, float *memory)
-{
-    struct floats x = job->product->x;
-    job->x[order] = (struct floats){memory, x.rows, x.columns, x.columns};
-    for (long r = 0; r < x.rows; r++)
-        arrange(order, x.at + r * x.stride, x.columns, memory + r * x.columns);
-}
-
 static void fix_rows(struct job *job, enum form form, uint8_t *memory)
 {
     struct floats x = job->product->x;
@@ -393,25 +378,18 @@ static void fix_rows(struct job *job, enum form form, uint8_t *memory)
         SET(fix_row)(form, x.at + r * x.stride, x.columns, memory + r * job->fixed[form].row_bytes);
 }
 
-/* Sets the inputs of a job in every order and form that its weights ask for; -1 where memory is lacking. */
-static int arrange_inputs(struct job *job)
+/* Sets the inputs of a job in every form that its weights ask for; -1 where memory is lacking. */
+static int fix_inputs(struct job *job)
 {
     const struct weights *weights = job->product->weights;
-    struct floats x = job->product->x;
-    const long whole = (x.rows * x.columns + LINE - 1) / LINE * LINE;
-    float *memory = pool_results(job->pool, sizeof *memory * whole * (ORDERS - 1)
-                                                + x.rows * SET(fixed_row_bytes)(x.columns) * (FORMS - 1));
+    const long bytes = job->product->x.rows * SET(fixed_row_bytes)(job->product->x.columns);
+    uint8_t *memory = pool_results(job->pool, bytes * (FORMS - 1) + 1);
     if (memory == NULL)
         return -1;
-    job->x[NATURAL] = x;
     for (int p = 0; p < weights->count; p++) {
         enum form form = SET(form_of)(weights->parts[p].kind);
-        enum order order = form == UNFIXED ? order_of(weights->parts[p].kind) : NATURAL;
         if (form != UNFIXED && job->fixed[form].at == NULL)
-            fix_rows(job, form, (uint8_t *)(memory + whole * (ORDERS - 1))
-                                    + x.rows * SET(fixed_row_bytes)(x.columns) * (form - 1));
-        if (job->x[order].at == NULL)
-            arrange_rows(job, order, memory + (order - 1) * whole);
+            fix_rows(job, form, memory + bytes * (form - 1));
     }
     return 0;
 }
@@ -426,7 +404,7 @@ static int product(struct pool *pool, const struct product *product)
     for (int worker = 0; worker < pool_threads(pool); worker++)
         if (pool_scratch(pool, worker, room_bytes(product, job.size)) == NULL)
             return -1;
-    if (arrange_inputs(&job) < 0)
+    if (fix_inputs(&job) < 0)
         return -1;
     parallel_runs(pool, (weights->outputs + LINE - 1) / LINE, most, product_run, &job);
     return 0;
@@ -445,7 +423,7 @@ static void norm(const struct norm *norm)
 static void expand(const struct part *part, long first, struct floats out)
 {
     for (long r = 0; r < out.rows; r++)
-        expand_row(part, 0, first + r, out.at + r * out.stride);
+        expand_row(part, first + r, out.at + r * out.stride);
 }
 
 const struct row_kernels SET(rows) = {product, SET(attend), norm, expand};
