@@ -13,7 +13,7 @@ from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cache import PagedCache
 from strata.gpu.device import Device
-from strata.gpu.places import Place, Placed, Shape, spans
+from strata.gpu.places import Place, Placed, Shape, pages_of, spans
 from strata.gpu.staging import HALF, Staging
 
 QUERIES: Final = 16
@@ -50,6 +50,7 @@ class Attention:
         self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: DeviceArray, values: DeviceArray
     ) -> None:
         """Store rows of keys and values, side by side in the same rows, at positions start, start + 1, ..."""
+        cache.settle(pages)
         where = self._staging.put(pages)
         shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
         kernel = self._device.load(table.STORE)
@@ -61,6 +62,7 @@ class Attention:
         self, queries: DeviceArray, cache: PagedCache, sight: Sight, pages: Sequence[int], first: int, out: DeviceArray
     ) -> None:
         """Rows of one sequence at positions first, first + 1, ..."""
+        cache.settle(pages)
         where = self._staging.put(pages)
         kernel = self._device.load(table.ATTEND_CHUNK, HEAD_DIM=str(cache.head_dim))
         grid = -(-len(queries) // QUERIES), queries.columns // cache.head_dim
@@ -83,6 +85,7 @@ class Attention:
 
     def place(self, cache: PagedCache, places: Sequence[Place]) -> Placed:
         """Tell the card where rows stand; good for all that is launched before the next tables."""
+        cache.settle(pages_of(places))
         shape = Shape.of(places, cache.page_tokens)
         return Placed(self._staging.put(shape.table(places, cache.page_tokens)), shape)
 

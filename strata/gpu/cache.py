@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ class PagedCache:
     """The memory of all pages, filled with zeros: `cuda/pages.cuh` has the layout.
 
     The arena is as many slots of the same kind in pinned memory of the host, so that a page moves by one copy that
-    neither side waits for: the stream keeps it before all that is done with the page, or the slot, later.
+    neither side waits for: it goes beside what is computed until somebody uses the page again, or looks at the slot.
     """
 
     def __init__(self, device: Device, shape: Shape) -> None:
@@ -44,6 +44,8 @@ class PagedCache:
         self.pointer = device.alloc(shape.pages * self.page_nbytes)
         device.zero(self.pointer, shape.pages * self.page_nbytes)
         self._total = shape.pages
+        self._moving: set[int] = set()
+        """Pages that were told to be copied since the stream last waited for such copies."""
         # PyCUDA pins no empty memory.
         arena = device.pinned(shape.slots * self.page_nbytes) if shape.slots else np.empty(0, np.uint8)
         self._slots = arena.view(np.float32).reshape(shape.slots, *self._page_shape)
@@ -56,19 +58,32 @@ class PagedCache:
             yield np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
 
     def copy_out(self, page: int, slot: int) -> None:
-        self._device.fetch(self._place(page), self._slots[slot])
+        self._device.fetch_beside(self._place(page), self._slots[slot])
+        self._moving.add(page)
 
     def copy_in(self, slot: int, page: int) -> None:
-        self._device.upload(self._place(page), self._slots[slot])
+        self._device.upload_beside(self._place(page), self._slots[slot])
+        self._moving.add(page)
+
+    def settle(self, pages: Iterable[int]) -> None:
+        """Call before anything is told that uses them: it comes after their copies."""
+        if self._moving and not self._moving.isdisjoint(pages):
+            self._meet()
+
+    def _meet(self) -> None:
+        self._device.meet()
+        self._moving.clear()
 
     def _place(self, page: int) -> int:
         return self.pointer + page * self.page_nbytes
 
     def _numbers(self, page: int) -> NDArray[np.float32]:
         if page >= self._total:
+            self._meet()
             self._device.synchronize()
             slot: NDArray[np.float32] = self._slots[page - self._total]
             return slot
         numbers = np.empty(self._page_shape, np.float32)
+        self.settle([page])
         self._device.download(self._place(page), numbers)
         return numbers

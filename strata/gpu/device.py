@@ -1,4 +1,4 @@
-"""The card as this program sees it: one context, one stream, one thread.
+"""The card as this program sees it: one context, one thread, one stream, and another for copies beside it.
 
 A room of its own because nobody else knows PyCUDA: others have pointers, launches and copies in
 the order of the stream.
@@ -72,6 +72,9 @@ class Device:
         self._context = card.retain_primary_context()
         self._context.push()
         self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+        self._beside = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+        flags = self._driver.event_flags.DISABLE_TIMING
+        self._reached = self._try(self._driver.Event, flags, what="make an event")
         self._graphs = Graphs(self._stream.handle)
         self._kept: set[Graph] = set()
 
@@ -134,6 +137,25 @@ class Device:
     def fetch(self, pointer: int, pinned: NDArray[Any]) -> None:
         """To pinned memory, in the order of the stream."""
         self._try(self._driver.memcpy_dtoh_async, pinned, pointer, self._stream, what="copy from the card")
+
+    def upload_beside(self, pointer: int, pinned: NDArray[Any]) -> None:
+        """From pinned memory, after all that was told before, and beside what comes later until there is a `meet`."""
+        self._follow(self._beside, self._stream)
+        self._try(self._driver.memcpy_htod_async, pointer, pinned, self._beside, what="copy to the card")
+
+    def fetch_beside(self, pointer: int, pinned: NDArray[Any]) -> None:
+        """To pinned memory, likewise."""
+        self._follow(self._beside, self._stream)
+        self._try(self._driver.memcpy_dtoh_async, pinned, pointer, self._beside, what="copy from the card")
+
+    def meet(self) -> None:
+        """What is told from now on comes after all copies that were told to go beside."""
+        self._follow(self._stream, self._beside)
+
+    def _follow(self, later: Any, earlier: Any) -> None:
+        # Who waits for an event waits for what it stood for then, so that one is enough for all.
+        self._try(self._reached.record, earlier, what="record an event")
+        self._try(later.wait_for_event, self._reached, what="wait for an event")
 
     def download(self, pointer: int, out: NDArray[Any]) -> None:
         """To any memory (C order); returns when it is there, after all that was told before."""
@@ -211,7 +233,7 @@ class Device:
         # All of it here: PyCUDA would free what is left when its turn comes, in a context that is no more.
         graphs = [partial(self._graphs.forget, graph) for graph in self._kept]
         memory = [held.free for held in self._allocations + self._pinned]
-        for give_back in [self._stream.synchronize, *graphs, *memory]:
+        for give_back in [self._stream.synchronize, self._beside.synchronize, *graphs, *memory]:
             with contextlib.suppress(self._driver.Error, DeviceFault):
                 give_back()
         self._kept.clear()
@@ -220,7 +242,7 @@ class Device:
         self._launchers.clear()
         self._modules.clear()
         self._events.clear()
-        self._stream = None
+        self._stream = self._beside = self._reached = None
         self._context.pop()
         self._context.detach()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -67,3 +67,8 @@ class Placed:
 def spans(places: Sequence[Place]) -> int:
     """Of the longest."""
     return max(position for _, position in places) // SPAN + 1
+
+
+def pages_of(places: Sequence[Place]) -> Iterator[int]:
+    """Of all rows."""
+    return (page for pages, _ in places for page in pages)

@@ -18,7 +18,7 @@ from strata.gpu.cache import PagedCache
 from strata.gpu.device import Device
 from strata.gpu.graph import Graph
 from strata.gpu.lone import LoneRows
-from strata.gpu.places import Place, Placed, Shape
+from strata.gpu.places import Place, Placed, Shape, pages_of
 from strata.gpu.products import RowwiseKernels
 from strata.gpu.staging import HALF, Staging
 from strata.gpu.weights import GatedMatrix, Matrix
@@ -52,9 +52,10 @@ class Replaying:
     def on(cls, device: Device, staging: Staging, kernels: RowwiseKernels, rows: LoneRows) -> Replaying:
         return cls(device, staging, kernels, rows, device.alloc(4 * HALF))
 
-    def place(self, shape: Shape, places: Sequence[Place], page_tokens: int) -> Placed:
+    def place(self, shape: Shape, places: Sequence[Place], cache: PagedCache) -> Placed:
         """Always at the same place of the card, where graphs look; in the order of the stream, so after all before."""
-        self.staging.send(shape.table(places, page_tokens), self.table)
+        cache.settle(pages_of(places))
+        self.staging.send(shape.table(places, cache.page_tokens), self.table)
         return Placed(self.table, shape)
 
 
@@ -123,10 +124,9 @@ class RecordedStep:
 
     def run(self, places: Sequence[Place]) -> None:
         """Steps that there is no memory for at once are told one by one."""
-        page_tokens = self._cache.page_tokens
-        shape = Shape.rounded(places, page_tokens)
+        shape = Shape.rounded(places, self._cache.page_tokens)
         if self._shared.rows.fit(shape, self._heads, self._cache):
-            self._run(self._shared.place(shape, places, page_tokens))
+            self._run(self._shared.place(shape, places, self._cache))
         else:
             self._tell(places)
 

@@ -126,6 +126,21 @@ def test_what_is_uploaded_is_there_for_what_comes_after(device: Device) -> None:
     assert out.tolist() == [0, 0, 3, 4]
 
 
+def test_a_copy_that_goes_beside_comes_after_what_was_told_before(device: Device) -> None:
+    """Whoever waits for its stream alone sees it done."""
+    adding, pinned = Adding(device), device.pinned(32).view(np.float32)
+    adding.double()
+    device.fetch_beside(adding.pointer, pinned)
+    adding.double()
+    device._beside.synchronize()
+    assert pinned.tolist() == [2.0 * at for at in range(8)]
+    pinned[:] = 5
+    device.upload_beside(adding.pointer, pinned)
+    device.meet()
+    adding.double()
+    assert adding.numbers() == [10.0] * 8
+
+
 def test_memory_is_not_a_number_until_it_is_written(device: Device) -> None:
     out = np.zeros(4, np.float32)
     device.download(device.alloc(16), out)

@@ -450,6 +450,31 @@ def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: 
     assert bytes(next(iter(card.page_bytes(cache, [3 + 1], 4)))) != wanted
 
 
+def test_pages_move_beside_what_is_computed_and_before_what_uses_them(card: GpuOps) -> None:
+    """The emulated streams do nothing before somebody waits: what is seen of the slots tells which one did."""
+    cache = card.cache(CacheShape(1, 4, 4, 1, 8, slots=2))
+    both, out = card.stored(rows(4, 16)), card.empty(1, 8)
+    keys, values = both[:, :8], both[:, 8:]
+
+    def attended(page: int) -> list[float]:
+        sight, placed = Sight(0, None, 1.0), card.attention.place(cache, [([page], 3)])
+        card.attention.rows(values[:1], cache, sight, placed, out)
+        return card.numbers(out).tolist()
+
+    cache._slots[...] = 7
+    card.attention.store(cache, 0, [1], 0, keys, values)
+    card.copy_out(cache, 1, 0)
+    card.attention.store(cache, 0, [2], 0, values, keys)
+    other = attended(2)
+    assert (cache._slots == 7).all(), "nothing is held up by it"
+    card.attention.store(cache, 0, [1], 0, values, values)
+    card._device.synchronize()
+    assert cache._slots[0, 0, :, 0].tolist() == card.numbers(both).reshape(4, 2, 8).swapaxes(0, 1).tolist()
+    card.copy_in(cache, 0, 2)
+    card.attention.store(cache, 0, [3], 0, keys, values)
+    assert attended(2) == attended(3) != other
+
+
 # -- same rows, same bits -----------------------------------------------------------------------------------------
 
 COUNTS = (1, 2, 7, 8, 9, 17, 64, 65, 70)
