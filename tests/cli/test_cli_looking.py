@@ -124,7 +124,11 @@ def test_inspect_in_a_pipe_writes_each_look_as_it_takes_it() -> None:
     command = [sys.executable, "-m", "strata", "inspect", f"http://127.0.0.1:{server.server_port}", "--every", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        # One that wrote only at its end would never write.
+        patience = threading.Timer(30, process.kill)
+        patience.start()
         looks = [line for line in islice(process.stdout, 9) if "127.0.0.1" in line]
+        patience.cancel()
         process.kill()
     server.shutdown()
     thread.join()
