@@ -21,7 +21,10 @@ class State(StrEnum):
 
     @property
     def parked(self) -> bool:
-        return self in (State.PARKED_READING, State.PARKED_DECODING)
+        return self in _PARKED
+
+
+_PARKED: Final = (State.PARKED_READING, State.PARKED_DECODING)
 
 
 class Event(StrEnum):

@@ -38,7 +38,8 @@ class Saying:
         """
         before = self._steps.newest
         said = self._steps.say(self._says(stops, finishes), parks=parks, now=now)
-        if said is not None:
+        if said is not None and self._supply.swaps:
+            # Only whose pages may move is asked whether the engine runs it still.
             for seq in members(before) - members(said):
                 if (record := self._started.get(seq)) is not None:
                     record.left = said.n

@@ -325,8 +325,9 @@ class Scheduler:
         """The earliest time at which time alone may change the answer; `until`, if it is known, as far as moves go."""
         if until is None:
             until = changes_at(self._placing.view(now))
-        times = until, self._admission.overdue_at(), self._lending.changes_at(now)
-        return min((at for at in times if now < at < inf), default=None)
+        # None of them is past: whose time had come was heard.
+        at = min(until, self._admission.overdue_at(), self._lending.changes_at(now))
+        return at if at < inf else None
 
     def _end_what_waited_too_long(self, now: float) -> None:
         while (overdue := self._admission.overdue(now)) is not None:

@@ -144,7 +144,8 @@ class SpanScheduler(Scheduler):
 
     def ran(self, span: Span, now: float) -> None:
         """All that these slices and steps did."""
-        self.give_pages()
+        if self._supply.shares:
+            self.give_pages()
         if span.slices:
             self._read_on(span, now)
         if span.steps:
@@ -299,11 +300,11 @@ class SpanScheduler(Scheduler):
         pace, steps, in_force = self._pace, span.steps, self._steps.in_force.n
         pace.engine_s += span.steps_s
         pace.longest_step_s = max(pace.longest_step_s, span.longest_step_s)
-        part = span.steps_s / len(span.rows)
+        part, one = span.steps_s / len(span.rows), self._rows.one
         for seq in span.rows:
             if (record := self._started.get(seq)) is None:
                 continue
-            if self._rows.one:
+            if one:
                 self._pay(record, part, now)
             record.engine_s += part
             if in_force >= record.placed:

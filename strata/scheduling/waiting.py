@@ -100,6 +100,7 @@ class Waiting:
     """All that are queued or parked."""
 
     def __init__(self) -> None:
+        # One that is empty is kept for the next: there are no more than there are priorities.
         self._levels: dict[int, _Level] = {}
         self._priorities: list[int] = []
         # By number; a key's last part is one.
@@ -160,7 +161,6 @@ class Waiting:
         if need_key is not None:
             (level.queued_by_need if record.state is State.QUEUED else level.reads_by_need).remove(need_key)
         if not level:
-            del self._levels[record.priority]
             self._priorities.remove(record.priority)
 
     def needs_less(self, record: Record) -> None:
@@ -245,10 +245,12 @@ class Waiting:
         return sum(len(self._levels[p].queued) for p in higher) + level.queued.before(record.arrival_key)
 
     def _level(self, priority: int) -> _Level:
-        if priority not in self._levels:
-            self._levels[priority] = _Level()
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = _Level()
+        if not level:
             insort(self._priorities, priority, key=neg)
-        return self._levels[priority]
+        return level
 
     def _file(self, record: Record, by_need: Ordered, size: int) -> None:
         key = self._filed[record.seq] = record.need_key

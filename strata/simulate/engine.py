@@ -210,8 +210,7 @@ class SimulatedEngine:
     def _decoders(self) -> tuple[Sequence, ...]:
         step, known = self._step, self._sequences
         named = step.decode if step.read is None or step.read in step.decode else (*step.decode, step.read)
-        found = [known.get(seq) for seq in named]
-        return tuple([one for one in found if one is not None and one.position >= one.prompt])
+        return tuple([one for seq in named if (one := known.get(seq)) is not None and one.position >= one.prompt])
 
     def _begin_chunk(self, reader: Sequence) -> None:
         start, whole = reader.position, self._chunk_tokens
@@ -258,14 +257,15 @@ class SimulatedEngine:
         while True:
             work = self._work
             assert work is not None, "an idle engine is woken, not run"
-            if not work.decoders and chunks and not self.must_hear and self._waiting is None:
+            told = bool(self._inbox)
+            if not work.decoders and chunks and not told and self._waiting is None:
                 read, steady = self._read_chunks(work, until, steady, chunks)
                 chunks -= read
                 if read and self.next_boundary > until:
                     self.ran_out = False
                     return self._take_facts()
             # With a message to hear, only what is under way.
-            leap = self._leap(work, self.next_boundary if self.must_hear else until, steady)
+            leap = self._leap(work, self.next_boundary if told else until, steady)
             reads = work.reader is not None and work.reader.position
             over = self._run_on(work, leap)
             if work.reader is not None and work.reader.position != reads:
