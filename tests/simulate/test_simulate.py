@@ -134,6 +134,12 @@ def test_a_simulated_run_of_long_prompts_equals_one_token_at_a_time(data: st.Dat
     same(trace, chosen, Machine(COST, pages=2000, page_tokens=64))
 
 
+def test_an_answer_and_a_parked_read_that_is_brought_to_its_chunks_end_pay_one_purse_in_turn() -> None:
+    trace = generate("agents", 12, seed=8, per_s=0.5)
+    chosen = SchedulerSettings(max_running=1, chunk_tokens=512, pass_burst_s=0.5)
+    same(trace, chosen, Machine(COST, pages=2000, page_tokens=64))
+
+
 def test_the_same_trace_gives_the_same_run() -> None:
     trace = generate("mixed", 200, seed=5, per_s=3.0)
     one, other = (simulate(trace, SchedulerSettings(), Machine(COST, pages=2000)) for _ in range(2))
