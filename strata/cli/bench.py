@@ -72,6 +72,16 @@ def throughput(model: str | None, repeats: int, json_out: Path | None, plot_out:
 
 
 @bench.command()
+@_measured(EngineSettings)
+def operations(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
+    """Each operation by itself, of 1 and 8 rows and of a slice: its time, bytes and sums a second."""
+    from strata.bench.operations import operations as measure
+
+    settings = Settings.of(**named(flags))
+    _run(lambda path: measure(path, settings, repeats, _say), model, json_out, plot_out)
+
+
+@bench.command()
 @_policy
 @_measured(SchedulerSettings, EngineSettings, HostSettings)
 def contention(

@@ -66,6 +66,32 @@ def test_what_a_short_context_or_few_pages_leave_no_room_for_is_left_out_and_sai
     assert report.left_out == ("decoding 8 rows after 4,096 tokens: 520 pages are needed and 320 are there",)
 
 
+def test_each_operation_is_measured_of_lone_rows_and_of_a_slice(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_model_path: Path
+) -> None:
+    path = tmp_path / "figures.json"
+    model = ("--model", str(tiny_model_path), "--threads", "1", "--repeats", "2")
+    code, out, _ = run(capsys, "operations", *model, "--json", str(path))
+    assert code == 0
+    assert "GFLOP/s" in out
+    assert "left out: attention after 4,096 tokens: the context is 2,048" in out
+    rows = json.loads(path.read_text())["rows"]
+    together = rows[10]["rows"]
+    products = ["norm", "queries, keys, values", "output", "gate and up", "down"]
+    assert [(one["what"], one["rows"]) for one in rows] == [
+        *((what, count) for count in (1, 8, together) for what in products),
+        *(("logits", count) for count in (1, 8)),
+        *(("attention", count) for count in (1, 8, together)),
+    ]
+    for one in rows:
+        assert len(one["samples"]) == 2
+        assert min(one["samples"]) <= one["us"] <= max(one["samples"])
+    products_of_8 = [one for one in rows if one["rows"] == 8 and one["what"] in products[1:]]
+    for one in products_of_8:
+        # Four bytes and sixteen sums a weight.
+        assert one["gflop_per_s"] == pytest.approx(4 * one["gb_per_s"])
+
+
 def test_what_is_left_is_as_far_off_as_what_was_done() -> None:
     assert left_s([1.0, 2.0, 3.0], 0, 0.0) == 6.0
     assert left_s([1.0, 2.0, 3.0], 2, 6.0) == 6.0
