@@ -77,7 +77,8 @@ def every_barrier() -> Iterator[tuple[str, str]]:
 
 
 def checks(canaries: Iterator[tuple[str, str]]) -> Iterator[Check]:
-    kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "test_gpu_kernels.py")
+    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention")]
+    kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *twins)
     yield Check("threads backward", kernels, {"EMU_BACKWARD": "1"})
     yield sanitized("addresses and undefined behaviour", "address")
     yield sanitized("races", "thread")
