@@ -13,6 +13,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 NATIVE = Path("strata/cpu/native")
 ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "program.c", "rows_python.c", "tiles_python.c"]
@@ -62,6 +63,15 @@ class BuildKernels(build_ext):
         super().build_extension(ext)
 
 
+class BuildPython(build_py):
+    """Puts the card's kernels, which lie at the top of the tree, beside the module that looks for them."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_tree("cuda", str(Path(self.build_lib) / "strata" / "gpu" / "cuda"))
+
+
 kernels = Extension(
     "strata.cpu._kernels",
     sources=[str(NATIVE / source) for source in ONCE],
@@ -76,6 +86,6 @@ kernels = Extension(
 
 setup(
     ext_modules=[kernels],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildPython},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )
