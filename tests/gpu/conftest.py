@@ -1,6 +1,6 @@
 """The emulated card that these tests run on; without PyCUDA there are none.
 
-`pytest tests/gpu --real-card` takes the card that is there instead, for the tests that break nothing on purpose.
+`pytest -m gpu` takes the card that is there instead, for the tests that break nothing on purpose.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from pathlib import Path
 import fakes
 import pytest
 
+HERE = Path(__file__).parent
 collect_ignore_glob = ["test_*.py"] if fakes.missing() else []
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--real-card", action="store_true", help="run the GPU engine's tests on the card that is there")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in this folder; those that need an emulated card skip themselves on a real one."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(scope="session")
 def real_card(pytestconfig: pytest.Config) -> bool:
-    return bool(pytestconfig.getoption("--real-card", default=False))
+    return str(pytestconfig.getoption("markexpr")) == "gpu"
 
 
 @pytest.fixture(scope="session")
