@@ -43,8 +43,8 @@ Ctrl-C stops an answer."""
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.  [default: what the context leaves]")
 @setting_options(EngineSettings)
 @config_option
-def chat(question: str | None, model: str | None, system: str | None, **flags: Any) -> None:
-    """Talks with a model, in this terminal.  With QUESTION: answers it and ends."""
+def chat(question: str | None, model: str | None, system: str | None, **flags: Any) -> int:
+    """Talks with a model, in this terminal.  With QUESTION: answers it and ends; the exit code is 1 if it can't."""
     from strata.cli.background import Background
     from strata.runtime import open_runtime
 
@@ -55,11 +55,21 @@ def chat(question: str | None, model: str | None, system: str | None, **flags: A
     with Background(open_runtime(chosen_model(model), settings=settings)) as background:
         conversation = Conversation(background, system=system, asked=asked)
         if question is not None:
-            conversation.say(question)
-        else:
-            if _at_a_terminal():
-                click.secho(f"{background.model.id}; /help tells what else can be typed", dim=True)
-            talk(conversation, _read_line)
+            return 0 if _answered(conversation, question) else 1
+        if _at_a_terminal():
+            click.secho(f"{background.model.id}; /help tells what else can be typed", dim=True)
+        talk(conversation, _read_line)
+        return 0
+
+
+def _answered(conversation: Conversation, text: str, *, hint: str = "") -> bool:
+    """Ask, and print the answer or what hinders it; `hint` goes on where it is all that was said before."""
+    try:
+        conversation.say(text)
+    except StrataError as problem:
+        click.secho(f"{problem}{hint if isinstance(problem, PromptTooLong) else ''}", fg="red", err=True)
+        return False
+    return True
 
 
 def talk(conversation: Conversation, read_line: Callable[[], str]) -> None:
@@ -77,7 +87,7 @@ def talk(conversation: Conversation, read_line: Callable[[], str]) -> None:
         if line.startswith("/"):
             _obey(line, conversation)
         elif line:
-            conversation.say(line)
+            _answered(conversation, line, hint="; /reset begins anew")
 
 
 def _obey(command: str, conversation: Conversation) -> None:
@@ -105,16 +115,10 @@ class Conversation:
         self._last: Summary | None = None
 
     def say(self, text: str) -> None:
-        """Ask, and print the answer as it comes.  One that fails is taken back, so that another can be tried."""
+        """Ask, and print the answer as it comes.  Raises StrataError, and is as if nothing had been said then."""
         messages = [*self._messages, {"role": "user", "content": text}]
-        try:
-            written = _print(self._background.ask(messages, **self._asked), self._ended)
-        except PromptTooLong as problem:
-            click.secho(f"{problem}; /reset begins anew", fg="red", err=True)
-        except StrataError as problem:
-            click.secho(str(problem), fg="red", err=True)
-        else:
-            self._messages = [*messages, {"role": "assistant", "content": written}]
+        written = _print(self._background.ask(messages, **self._asked), self._ended)
+        self._messages = [*messages, {"role": "assistant", "content": written}]
 
     def reset(self) -> None:
         self._messages = list(self._begin)

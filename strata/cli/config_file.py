@@ -8,6 +8,7 @@ environment, and before the defaults.
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE_NAME: Final = "strata.toml"
 _PATH: Final = "strata.config_file"
+PREFIX: Final = "STRATA_"
+MISSPELT: Final = 0.85
+"""How like a setting's name another must be, as difflib counts it, to have been meant for it."""
 
 
 def user_config_path() -> Path:
@@ -44,6 +48,7 @@ def config_option(command: Command) -> Command:
 
 
 def _take(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
+    _refuse_misspelt_variables(context)
     path = named or user_config_path()
     if named is None and not path.exists():
         return
@@ -108,6 +113,17 @@ def _refuse_unknown(values: Mapping[str, Any], path: Path, context: click.Contex
             like = difflib.get_close_matches(name, known, n=1)
             hint = f" (is it {like[0]}?)" if like else ""
             raise ConfigError(name, f"{path} names it, and there is no such setting{hint}")
+
+
+def _refuse_misspelt_variables(context: click.Context) -> None:
+    """A key that isn't one leaves a server open; what is like no setting is somebody else's variable."""
+    known = {name.upper() for name in _known(context)}
+    for variable in os.environ:
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in known:
+            continue
+        if like := difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT):
+            raise ConfigError(variable, f"there is no such setting (is it {PREFIX}{like[0]}?)")
 
 
 def _known(context: click.Context) -> frozenset[str]:

@@ -88,7 +88,9 @@ def _show(finding: Finding) -> None:
 
 def _lines(begin: str, text: str) -> list[str]:
     """`text` beside `begin`, in as many lines as a terminal needs for it; in one where it is not read in a terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    # Whoever started us may have closed it.
+    in_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if in_terminal else 0
     if width <= len(begin) + NARROWEST:
         return [begin + text]
     return textwrap.wrap(

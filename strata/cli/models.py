@@ -14,7 +14,7 @@ from strata.errors import ModelError
 
 
 @click.command()
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
 def models(folders: tuple[Path, ...]) -> None:
     """Lists the model files in the cache, and in FOLDERS if any are named."""
     from strata.models.pull import default_model_path

@@ -33,7 +33,8 @@ Made by `strata settings --markdown`; a test holds this page to the code.
 A setting's value is the first of these that is given: its flag (`--max-running 4`), its environment variable
 (`STRATA_MAX_RUNNING=4`), its line in a TOML file (`max_running = 4`), the policy's, its default. The file is
 `--config FILE`, or `STRATA_CONFIG`, or `{FILE_NAME}` in the user's configuration folder. `strata doctor` shows each
-setting with its source. A program gives them to `open_runtime` by the names of the file.
+setting with its source. A variable for several values has them with spaces between (`STRATA_API_KEYS="one two"`);
+one whose name is nearly a setting's is refused. A program gives them to `open_runtime` by the names of the file.
 """
 
 

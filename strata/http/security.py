@@ -90,7 +90,7 @@ class Names:
             return
         name = _host(host)
         if name is None or name not in self._hosts:
-            raise Forbidden("this server is not called by that Host; --allowed-hosts names those that it is")
+            raise Forbidden("this server is not called by that Host; --allowed-host names those that it is")
 
     def allows_origin(self, origin: str | None) -> str | None:
         """The value of `Access-Control-Allow-Origin`, or None."""

@@ -200,3 +200,35 @@ def test_in_a_terminal_what_doctor_finds_is_wrapped_beside_its_name(tiny_model_p
     assert wrapped
     assert all(len(line) <= 80 for line in lines if str(tiny_model_path) not in line)
     assert any("(own work + that of older equals)" in line for line in lines)
+
+
+def test_where_there_is_no_output_at_all_doctor_answers_all_the_same(tiny_model_path: Path) -> None:
+    closed = [
+        "sh",
+        "-c",
+        'exec "$@" >&-',
+        "sh",
+        sys.executable,
+        "-m",
+        "strata",
+        "doctor",
+        "--model",
+        str(tiny_model_path),
+    ]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_folder_that_is_not_there_has_no_models_to_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, said = run(capsys, "models", str(tmp_path / "none"))
+    assert code == 2
+    assert "none" in said
+
+
+def test_one_question_that_can_not_be_answered_is_told_by_the_exit_code(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    code, out, said = run(capsys, "chat", "a " * 5000, "--model", str(tiny_model_path))
+    assert (code, out) == (1, "")
+    assert "tokens" in said
+    assert "/reset" not in said

@@ -133,3 +133,16 @@ def test_no_value_of_any_type_ends_in_a_traceback(name: str, value: Any) -> None
     assert isinstance(option, click.Option)
     with contextlib.suppress(ConfigError):
         checked(option, value, Path("any.toml"), click.Context(show))
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"), [("STRATA_API_KEY", "STRATA_API_KEYS"), ("STRATA_MAX_RUNING", "STRATA_MAX_RUNNING")]
+)
+def test_a_variable_that_is_nearly_a_settings_name_is_refused_and_the_name_is_said(variable: str, meant: str) -> None:
+    """A key that isn't one would leave the server open."""
+    with pytest.raises(ConfigError, match=rf"{variable}.*is it {meant}"):
+        given_to(**{variable: "1"})
+
+
+def test_a_variable_that_is_like_no_setting_is_somebody_elses() -> None:
+    assert given_to(STRATA_URL="http://127.0.0.1:8000", STRATA_FOLDER="x") == given_to()
