@@ -17,7 +17,7 @@ from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
 from strata.gpu.largest import Largest
 from strata.gpu.lead import Lead
-from strata.gpu.lone import LoneRows
+from strata.gpu.lone import LoneRows, Rows
 from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.places import Place
 from strata.gpu.products import FEW, MANY_OF, RowwiseKernels
@@ -192,7 +192,7 @@ class GpuOps:
         places: Sequence[Place],
         out: DeviceArray,
     ) -> None:
-        self._lone.attend(queries, keys, values, sight, cache, places, out)
+        self._lone.attend(Rows(queries, keys, values), sight, cache, places, out)
 
     def recorder(self) -> RecordedStep:
         return RecordedStep(self._replaying)

@@ -17,7 +17,7 @@ from strata.gpu.attention import Sight
 from strata.gpu.cache import PagedCache
 from strata.gpu.device import Device
 from strata.gpu.graph import Graph
-from strata.gpu.lone import LoneRows
+from strata.gpu.lone import LoneRows, Rows
 from strata.gpu.places import Place, Placed, Shape, pages_of
 from strata.gpu.products import RowwiseKernels
 from strata.gpu.staging import HALF, Staging
@@ -106,14 +106,14 @@ class RecordedStep:
         cache: PagedCache,
         out: DeviceArray,
     ) -> None:
-        rows = self._shared.rows
+        lone, rows = self._shared.rows, Rows(queries, keys, values)
         self._cache, self._heads = cache, queries.columns // cache.head_dim
 
         def told(where: Sequence[Place] | Placed) -> None:
             if isinstance(where, Placed):
-                rows.attend_placed(queries, keys, values, sight, cache, where, out)
+                lone.attend_placed(rows, sight, cache, where, out)
             else:
-                rows.attend(queries, keys, values, sight, cache, where, out)
+                lone.attend(rows, sight, cache, where, out)
 
         self._told.append(told)
 
