@@ -20,11 +20,11 @@ from strata.actors.dispatcher import Dispatcher, Drain
 from strata.actors.inspection import ActorDetail, ActorInfo, Change, Inspection
 from strata.actors.keeper import EngineKeeper, Hosts
 from strata.actors.kernel import ActorInfo as KernelInfo
-from strata.actors.kernel import Registry, Supervisor, open_supervisor
+from strata.actors.kernel import Registry, Supervisor, lone, open_supervisor
 from strata.actors.prompt import Language
 from strata.actors.request import NOTHING_YET, RequestActor, Submission
 from strata.actors.stream import Stream
-from strata.actors.voice import ModelInfo, Voice, find_voice
+from strata.actors.voice import ModelInfo, Voice, find_file, heard, name_of_voice, own_voice
 from strata.config import Settings
 from strata.engine.host import EngineHost
 from strata.engine.make_host import make_host
@@ -33,12 +33,14 @@ from strata.errors import (
     EngineUnavailable,
     InternalError,
     ShuttingDown,
+    StartError,
     UnknownRequest,
     frames_of,
     new_error_id,
 )
 from strata.messages import ChatMessage, Ended, Failed, Ready, Request, Seq
 from strata.metrics import Metrics, Snapshot
+from strata.models.file import OpenedOnce
 from strata.scheduling.decision import Statistics as Scheduled
 
 __all__ = [
@@ -370,12 +372,14 @@ async def open_runtime(
         raise TypeError("settings come as one value or by their names, not both")
     settings = settings or Settings.of(**named)
     first = host(1) if callable(host) else host
-    voice = await find_voice(model, first)
-    if first is None:
-        assert voice.file is not None
-        hosts: Hosts = partial(make_host, voice.file, settings, trace)
-    else:
+    voice: Voice | OpenedOnce | None = own_voice(first)
+    if voice is None:
+        voice = await trio.to_thread.run_sync(find_file, model)
+    if first is not None:
         hosts = _with_first(first, host if callable(host) else None)
+    else:
+        assert isinstance(voice, OpenedOnce)
+        hosts = partial(make_host, voice, settings, trace)
     async with _running(hosts, settings, voice, renewable=first is None or callable(host)) as runtime:
         yield runtime
 
@@ -392,21 +396,23 @@ def _with_first(first: EngineHost, others: Hosts | None) -> Hosts:
 
 
 @asynccontextmanager
-async def _running(hosts: Hosts, settings: Settings, voice: Voice, *, renewable: bool) -> AsyncIterator[Runtime]:
-    failure, metrics = Failure(), Metrics(settings.served_name or voice.name)
+async def _running(
+    hosts: Hosts, settings: Settings, voice: Voice | OpenedOnce, *, renewable: bool
+) -> AsyncIterator[Runtime]:
+    failure, metrics = Failure(), Metrics(settings.served_name or name_of_voice(voice))
     dispatcher = Dispatcher(settings.scheduler, metrics)
     keeper = EngineKeeper(hosts, dispatcher, settings.engine, on_lost=failure.say, renewable=renewable)
     actors = Registry(on_ended=keeper.ended)
     async with open_supervisor(actors, parent=ROOT) as engines:
-        ready = await keeper.start(engines)
+        ready, own = await _start(keeper, engines, voice)
         try:
             async with open_supervisor(actors, parent=ROOT) as dispatchers:
                 await dispatchers.start(dispatcher, on_failure=partial(_dispatcher_failed, failure, actors, keeper))
                 async with open_supervisor(actors, parent=ROOT) as requests:
-                    info = voice.info(settings.served_name, ready.context)
+                    info = own.info(settings.served_name, ready.context)
                     runtime = Runtime(
                         model=info,
-                        language=voice.language(info, _shared_pages(settings, ready)),
+                        language=own.language(info, _shared_pages(settings, ready)),
                         settings=settings,
                         actors=actors,
                         requests=requests,
@@ -425,6 +431,33 @@ async def _running(hosts: Hosts, settings: Settings, voice: Voice, *, renewable:
         finally:
             # An engine that ends while all are told to end has no successor.
             keeper.close()
+
+
+async def _start(keeper: EngineKeeper, engines: Supervisor, voice: Voice | OpenedOnce) -> tuple[Ready, Voice]:
+    """The engine, and meanwhile the file's vocabulary.  Raises what hinders either."""
+    voices: list[Voice] = []
+
+    async def hear() -> None:
+        voices.append(await heard(voice))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            ready = await keeper.start(engines)
+    except BaseExceptionGroup as group:
+        raised = _one_of(group)
+    else:
+        return ready, voices[0]
+    raise raised
+
+
+def _one_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Both may find the same fault in a file: that is one error."""
+    only_ours = group.split(StartError)[1] is None
+    found = lone(group)
+    while only_ours and isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 def _told_already(_info: KernelInfo, _error: Exception) -> None:

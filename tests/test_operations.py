@@ -10,8 +10,8 @@ import attrs
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from strata.cli import CANT_START, INTERRUPTED
-from strata.cli.serve import ENGINE_DIED, SIGNALLED, serve
+from strata.cli.codes import CANT_START, ENGINE_DIED, INTERRUPTED, SIGNALLED
+from strata.cli.serve import serve
 from strata.config import Settings
 from strata.http.admin import admin_routes
 from strata.http.route import Edge

@@ -10,11 +10,10 @@ import trio
 from attrs import frozen
 
 from strata.actors.prompt import Language, Template, Tokenizer
-from strata.engine.host import EngineHost
 from strata.errors import ModelError
-from strata.models.file import ModelFile, open_model
+from strata.models.file import ModelFile, OpenedOnce, name_of
 from strata.models.hub import find_model
-from strata.models.pull import default_model_path
+from strata.models.source import default_model_path
 
 QUICK_CHARACTERS: Final = 512
 """A chat of so many takes about 0.4 ms to tokenise, as long as the way to a thread and back beside a busy engine."""
@@ -80,24 +79,36 @@ class Voice:
         )
 
 
-async def find_voice(model: str | Path | None, host: EngineHost | None) -> Voice:
-    """The host's own language if it has one, else the file's.  Raises ModelError."""
-    own = _own_voice(host)
-    if own is not None:
+def find_file(model: str | Path | None) -> OpenedOnce:
+    """The file, opened only if that takes seconds: then nobody else should do it at the same time.  Blocks.
+
+    Raises ModelError.
+    """
+    file = OpenedOnce(_default_model() if model is None else find_model(model))
+    if not file.is_quick:
+        file()
+    return file
+
+
+def name_of_voice(voice: Voice | OpenedOnce) -> str:
+    """The model's name where none other is set, also before the file is open."""
+    return voice.name if isinstance(voice, Voice) else name_of(voice.path)
+
+
+async def heard(voice: Voice | OpenedOnce) -> Voice:
+    """A file's own, once it is open.  Raises ModelError."""
+    if isinstance(voice, Voice):
         await trio.lowlevel.checkpoint()
-        return own
-    file = await trio.to_thread.run_sync(_open, model)
-    return Voice(file.tokenizer, file.template, QUICK_CHARACTERS, file)
+        return voice
+    opened = await trio.to_thread.run_sync(voice)
+    return Voice(opened.tokenizer, opened.template, QUICK_CHARACTERS, opened)
 
 
-def _own_voice(host: object) -> Voice | None:
+def own_voice(host: object) -> Voice | None:
+    """The host's own language, if it has one."""
     if not isinstance(host, SpeakingHost):
         return None
     return Voice(host.tokenizer, host.template, quick_characters=sys.maxsize)
-
-
-def _open(model: str | Path | None) -> ModelFile:
-    return open_model(_default_model() if model is None else find_model(model))
 
 
 def _default_model() -> Path:

@@ -23,7 +23,7 @@ from strata.config import Settings
 from strata.engine.host import Deliver, EngineHost
 from strata.engine.make_host import make_host
 from strata.messages import ChunkRead, Decoded, FromEngine, Progress, Ready, ToEngine
-from strata.models.file import open_model
+from strata.models.file import OpenedOnce
 from strata.runtime import open_runtime
 from strata.simulate.report import Spread
 
@@ -78,8 +78,9 @@ class Watched:
 
 async def overhead(path: Path, settings: Settings, repeats: int, say: Callable[[str], None]) -> Report:
     """A long prompt, one answer and several at once, so many times each.  Raises ModelError, ConfigError."""
-    file = await trio.to_thread.run_sync(open_model, path)
-    host = Watched(make_host(file, settings, None, 1))
+    model = OpenedOnce(path)
+    file = await trio.to_thread.run_sync(model)
+    host = Watched(make_host(model, settings, None, 1))
     found: dict[str, list[list[Heard]]] = {}
     async with open_runtime(path, settings=settings, host=host) as runtime:
         asker = Asker(runtime)

@@ -10,37 +10,29 @@ from __future__ import annotations
 import errno
 import signal
 import sys
-from importlib.metadata import version
+from typing import Final
 
 import click
 
-from strata.cli.bench import bench
-from strata.cli.chat import chat
-from strata.cli.completion import completion
-from strata.cli.doctor import doctor
+from strata.cli.codes import CANT_START, ENGINE_DIED, INTERRUPTED
 from strata.cli.group import Group
-from strata.cli.inspect import inspect
-from strata.cli.models import models
-from strata.cli.pull import pull
 from strata.cli.say import hush_if_broken, say
-from strata.cli.serve import ENGINE_DIED, serve
-from strata.cli.settings import settings
-from strata.cli.simulate import simulate
-from strata.cli.trace import trace
 from strata.errors import StartError, StartFailed
 
-CANT_START = 2
-INTERRUPTED = 130
+COMMANDS: Final = (
+    *("serve", "chat", "inspect", "pull", "models", "doctor"),
+    *("bench", "settings", "simulate", "trace", "completion"),
+)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("strata-serve"), prog_name="strata")
+@click.group(
+    cls=Group,
+    homes={name: f"strata.cli.{name}" for name in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="strata-serve", prog_name="strata")
 def cli() -> None:
     """Serves a language model from one machine to many clients: a short request passes a long one."""
-
-
-for command in (serve, chat, inspect, pull, models, doctor, bench, settings, simulate, trace, completion):
-    cli.add_command(command)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,8 +21,7 @@ from strata.config import SchedulerSettings, Settings
 from strata.engine.host import Deliver, EngineHost
 from strata.engine.make_host import make_host
 from strata.messages import ChatMessage, ChunkRead, Decoded, FromEngine, Progress, Ready, ToEngine
-from strata.models import open_model
-from strata.models.file import ModelFile
+from strata.models.file import ModelFile, OpenedOnce
 from strata.runtime import Runtime, open_runtime
 from strata.simulate.cost import CostModel
 from strata.simulate.fit import Shape, SliceSample, StepSample, fit
@@ -42,7 +41,9 @@ BLOCK: Final = 8
 
 def calibrate(path: Path, settings: Settings, say: Callable[[str], None]) -> CostModel:
     """A minute on the default model.  Raises ModelError, ConfigError."""
-    file = open_model(path)
+    model = OpenedOnce(path)
+    # What hinders that is said before anything else is.
+    model()
     # What a step takes is measured, by its rows: none may be offered beside those that are asked for, nobody waits for
     # a row, and what is known costs nothing.
     settings = attrs.evolve(
@@ -52,11 +53,12 @@ def calibrate(path: Path, settings: Settings, say: Callable[[str], None]) -> Cos
             max_running=max(ROWS), chunk_tokens=settings.engine.chunk_tokens, prefix_cache=False
         ),
     )
-    return trio.run(_calibrate, file, settings, say)
+    return trio.run(_calibrate, model, settings, say)
 
 
-async def _calibrate(file: ModelFile, settings: Settings, say: Callable[[str], None]) -> CostModel:
-    host = Overheard(file, make_host(file, settings, None, 1))
+async def _calibrate(model: OpenedOnce, settings: Settings, say: Callable[[str], None]) -> CostModel:
+    file = model()
+    host = Overheard(file, make_host(model, settings, None, 1))
     async with open_runtime(host=host, settings=settings) as runtime:
         clients = _Clients(file, runtime, host)
         # The first pass finds the caches cold, and is not counted.

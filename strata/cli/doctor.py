@@ -155,7 +155,7 @@ def _card(device: Device) -> Iterator[Finding]:
 def _model(name: str | None) -> Iterator[Finding]:
     from strata.models import open_model
     from strata.models.hub import find_model
-    from strata.models.pull import default_model_path
+    from strata.models.source import default_model_path
 
     if name is None and not default_model_path().exists():
         yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
+from strata.cli.interrupts import ended_by_interrupts
 from strata.cli.say import hush
 
 NOBODY_READS: Final = 128 + signal.SIGPIPE
@@ -19,10 +21,28 @@ NOBODY_READS: Final = 128 + signal.SIGPIPE
 
 
 class Group(click.Group):
-    """click's own cuts each sentence to a line of the terminal, and ends with 1 at a closed pipe."""
+    """click's own cuts each sentence to a line of the terminal, and ends with 1 at a closed pipe.
+
+    `homes`: the modules of commands that are imported when they are asked for, by the commands' names.
+    """
+
+    def __init__(self, *args: Any, homes: Mapping[str, str] | None = None, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._homes = dict(homes or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._homes})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._homes and cmd_name not in self.commands:
+            with ended_by_interrupts():
+                home = import_module(self._homes[cmd_name])
+            self.add_command(getattr(home, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self.commands[name].get_short_help_str(limit=sys.maxsize)) for name in self.list_commands(ctx)]
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=sys.maxsize)) for name, command in commands if command]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -17,7 +17,7 @@ from strata.errors import ModelError
 @click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
 def models(folders: tuple[Path, ...]) -> None:
     """Lists the model files in the cache, and in FOLDERS if any are named."""
-    from strata.models.pull import default_model_path
+    from strata.models.source import default_model_path
 
     cache = default_model_path().parent
     table = rich.table.Table(box=rich.box.SIMPLE)

@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,9 @@ import trio
 
 from strata.actors.kernel import lone
 from strata.cli.choose import chosen_model
+from strata.cli.codes import ENGINE_DIED, SIGNALLED
 from strata.cli.flags import named, settings_flags
+from strata.cli.interrupts import ended_by_interrupts
 from strata.cli.notify import notify
 from strata.cli.open_files import allow_connections
 from strata.cli.outlet import outlets
@@ -29,15 +31,13 @@ from strata.config import EngineSettings, HostSettings, RequestSettings, Schedul
 from strata.errors import ConfigError
 
 if TYPE_CHECKING:
-    from strata.http.serve import Tls
+    from strata.http.arriving import Arriving
+    from strata.http.exchange import OnAccess
+    from strata.http.serving import Tls
     from strata.runtime import Runtime
 
 ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
 """Where the engine runs unless a setting says otherwise: where its death can't be the server's, if there is such."""
-ENGINE_DIED: Final = 3
-"""There is no engine any more, and no other can be started; or the first was lost while it was loaded."""
-SIGNALLED: Final = 128
-"""And the signal's number: it was told twice, and ended with requests under way."""
 END_NOW_S: Final = 1.0
 
 
@@ -66,8 +66,9 @@ def serve(policy: str, served_name: str | None, model: str | None, trace: Path |
 
 
 def _serve_as_told(settings: Settings, model: str | None, trace: Path | None, edge: Edge) -> int:
-    from strata.http.listener import listen
-    from strata.http.security import check_public
+    with ended_by_interrupts():
+        from strata.http.listener import listen
+        from strata.http.security import check_public
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     check_public(settings.serve)
@@ -93,12 +94,12 @@ class Edge:
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
-    from strata.http.serve import Tls
-
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise ConfigError("tls", "--tls-cert and --tls-key go together")
+    from strata.http.serving import Tls
+
     return Tls(certificate, key)
 
 
@@ -129,18 +130,18 @@ async def _serve(
     ending: Ending,
 ) -> None:
     """The server answers before its runtime is there, and has ended before that ends."""
-    from strata.http.app import create_app
     from strata.http.arriving import Arriving
     from strata.runtime import open_runtime
 
     arriving = Arriving(settings)
-    served = Served()
+    served = Served(arriving)
     async with trio.open_nursery() as nursery:
-        addresses = await nursery.start(served.run, create_app(arriving), settings.serve, edge, sockets, ending)
+        # Beside the engine's start, as what serves takes long to import.
+        nursery.start_soon(served.run, settings.serve, edge, sockets, ending)
         async with open_runtime(model, settings=settings, trace=trace) as runtime, ending.watching(runtime):
             arriving.came(runtime)
             try:
-                _announce(runtime, addresses)
+                _announce(runtime, await served.addresses())
                 notify("READY=1")
                 await served.wait()
             finally:
@@ -151,26 +152,19 @@ async def _serve(
 class Served:
     """The server's run, which begins before its runtime and ends before that does."""
 
-    def __init__(self) -> None:
+    def __init__(self, arriving: Arriving) -> None:
+        self._arriving = arriving
+        self._addresses: tuple[str, ...] = ()
         self._scope = trio.CancelScope()
+        self._listens = trio.Event()
         self._over = trio.Event()
 
-    async def run(
-        self,
-        app: Any,
-        settings: ServeSettings,
-        edge: Edge,
-        sockets: Sequence[socket.socket],
-        ending: Ending,
-        *,
-        task_status: trio.TaskStatus[tuple[str, ...]],
-    ) -> None:
-        """Serve until `ending` says so, or `end` is called.  Starts with the addresses."""
-        from strata.http.access import access_lines, to_logger
-        from strata.http.serve import serve as serve_http
-
+    async def run(self, settings: ServeSettings, edge: Edge, sockets: Sequence[socket.socket], ending: Ending) -> None:
+        """Serve until `ending` says so, or `end` is called."""
         try:
             with self._scope:
+                # On a thread: meanwhile the engine is heard, and signals are.
+                serve_http, app, on_access = await trio.to_thread.run_sync(_edge_of, self._arriving, edge)
                 await serve_http(
                     app,
                     settings,
@@ -178,11 +172,21 @@ class Served:
                     shutdown_trigger=ending.until_closed,
                     tls=edge.tls,
                     allow_h2c=edge.allow_h2c,
-                    on_access=access_lines(to_logger) if edge.access_log else None,
-                    task_status=task_status,
+                    on_access=on_access,
+                    task_status=self,
                 )
         finally:
             self._over.set()
+
+    def started(self, addresses: tuple[str, ...]) -> None:
+        """It can be reached; told by the server, whose `task_status` this is."""
+        self._addresses = addresses
+        self._listens.set()
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where it can be reached, once it can."""
+        await self._listens.wait()
+        return self._addresses
 
     async def wait(self) -> None:
         """Until it has ended."""
@@ -193,6 +197,15 @@ class Served:
         self._scope.cancel()
         with trio.CancelScope(shield=True):
             await self._over.wait()
+
+
+def _edge_of(arriving: Arriving, edge: Edge) -> tuple[Callable[..., Awaitable[None]], Any, OnAccess | None]:
+    """What serves, the app, and the access log."""
+    from strata.http.access import access_lines, to_logger
+    from strata.http.app import create_app
+    from strata.http.serving import serve
+
+    return serve, create_app(arriving), access_lines(to_logger) if edge.access_log else None
 
 
 class Ending:

@@ -55,10 +55,10 @@ def make_file_engine(
     """Raises ModelError, ConfigError."""
     # Here and not above: they import all that an engine is made of.
     from strata.engine.from_file import make_engine
-    from strata.models.file import open_model
+    from strata.models.file import WEIGHTS, open_model
 
     own = EngineSettings(**engine)
     schedule = SchedulerSettings(max_running=max_running, chunk_tokens=own.chunk_tokens)
     settings = Settings(engine=own, scheduler=schedule)
     path = None if trace is None else Path(trace)
-    return make_engine(open_model(Path(model)), settings, path, trace_goes_on=trace_goes_on)
+    return make_engine(open_model(Path(model), WEIGHTS), settings, path, trace_goes_on=trace_goes_on)

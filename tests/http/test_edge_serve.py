@@ -16,7 +16,7 @@ from edge_support import TLS, H2Client, Told, make_app, receive_all, receive_unt
 from strata.config import ServeSettings
 from strata.errors import StartError
 from strata.http.listener import listen
-from strata.http.serve import Tls, serve
+from strata.http.serving import Tls, serve
 
 HOST = b"Host: a\r\n"
 GET_HELLO = b"GET /hello HTTP/1.1\r\n" + HOST + b"\r\n"

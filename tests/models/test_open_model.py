@@ -6,7 +6,10 @@ import math
 import os
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 from strata.errors import ModelError
 from strata.models import open_model
 from strata.models.config import KINDS, Rope
+from strata.models.file import WEIGHTS, OpenedOnce
 from strata.testing.tiny_model import write_tiny_model
 
 Change = Callable[[gguf.GGUFWriter], None]
@@ -300,3 +304,36 @@ def test_two_names_of_a_file_open_alike(tiny_model_path: Path, tmp_path: Path) -
 def _open_files() -> list[str]:
     # The listing itself opens one that is gone afterwards.
     return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+
+
+def test_who_only_computes_imports_neither_tokenizers_nor_templates(tiny_model_path: Path) -> None:
+    whole = open_model(tiny_model_path)
+    weights = open_model(tiny_model_path, WEIGHTS)
+    assert (weights.config, weights.sha256, weights.name) == (whole.config, whole.sha256, whole.name)
+    assert weights.tensors.keys() == whole.tensors.keys()
+    code = "import sys; from pathlib import Path; from strata.models.file import WEIGHTS, open_model\n"
+    code += (
+        "open_model(Path(sys.argv[1]), WEIGHTS).tensors; print({'tokenizers', 'jinja2', 'gguf'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_model_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_a_file_is_opened_once_whoever_asks_first(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf")
+    file = OpenedOnce(path)
+    assert not file.is_quick, "its metadata has yet to be parsed"
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(lambda _: file(), range(8)))
+    assert len(set(map(id, opened))) == 1
+    assert OpenedOnce(path).is_quick
+    assert repr(file) == "<OpenedOnce tiny.gguf, open>"
+
+
+def test_what_can_not_be_opened_is_refused_to_each_that_asks(tmp_path: Path) -> None:
+    file = OpenedOnce(tmp_path / "nothing.gguf")
+    for _ in range(2):
+        with pytest.raises(ModelError, match="there is no such file"):
+            file()

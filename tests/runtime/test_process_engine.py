@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import strata
 from strata.config import Settings
 from strata.engine.process_host import ProcessHost
 from strata.engine.spec import file_engine
-from strata.errors import ConfigError, EngineUnavailable
+from strata.errors import ConfigError, EngineUnavailable, ModelError
+from strata.models import open_model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -54,6 +56,22 @@ async def test_a_setting_that_the_process_can_not_keep_refuses_the_start_by_name
         said.append(str(caught.value))
     assert said[0] == said[1]
     assert said[0].startswith("context: ")
+
+
+@pytest.mark.parametrize("host", ["thread", "process"])
+async def test_a_file_that_the_engine_and_the_tokenizer_both_refuse_is_one_error(
+    tiny_model_path: Path, tmp_path: Path, host: str
+) -> None:
+    """B37: they open it side by side, as it has an index; its bytes are no longer those of the index."""
+    path = tmp_path / "cut.gguf"
+    shutil.copy(tiny_model_path, path)
+    open_model(path)
+    os.truncate(path, path.stat().st_size - 64)
+    before = left()
+    with pytest.raises(ModelError, match="cut short"):
+        async with strata.open_runtime(path, engine_host=host, threads=1, kv_mib=16):
+            pytest.fail("it must not start")
+    assert left() == before
 
 
 async def test_an_engine_that_runs_out_of_its_memory_dies_and_the_runtime_goes_on(tiny_model_path: Path) -> None:

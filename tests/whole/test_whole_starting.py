@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from termios import TIOCSCTTY
 
@@ -243,7 +244,11 @@ def test_an_engine_that_is_killed_while_it_loads_is_no_wrong_setting(tiny_model_
 def test_interrupted_while_it_is_imported_it_ends_without_a_traceback(tiny_model_path: Path, imported: str) -> None:
     """B41: by the signal, or with its number, or in order where it had come to loading."""
     command = [sys.executable, "-X", "importtime", "-m", "strata", "serve", "--port", "0", "--model", tiny_model_path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell that runs the tests in the background has them ignore it.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.rstrip().endswith(f" {imported}"):
@@ -316,7 +321,7 @@ def test_told_to_stop_with_one_running_one_parked_and_five_queued_it_lets_two_en
     with served("--model", default_model_path, *flags) as server:
         parked = Stream(server, LONG[:600], max_tokens=4, ignore_eos=True)
         until(lambda: states(server) == ["reading"], "it reads")
-        running = Stream(server, "Count.", max_tokens=30, ignore_eos=True)
+        running = Stream(server, "Count.", max_tokens=300, ignore_eos=True)
         running.began.wait()
         queued = [RawChat(server, "Wait.", max_tokens=60) for _ in range(5)]
         until(lambda: states(server) == ["decoding", "parked (reading)", *["queued"] * 5], "five are queued")
