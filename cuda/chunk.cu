@@ -1,7 +1,7 @@
 // Causal attention of a chunk's rows over paged keys and values: one sequence, positions first, first + 1, ...
 //
-// queries, out: float32 (rows, heads * HEAD_DIM), rows `stride` and `out_stride` elements apart; memory: see pages.cuh;
-// pages: int32.  HEAD_DIM is given when this is compiled, at most 256.
+// queries, out: float32 (rows, heads * HEAD_DIM), rows `stride` and `out_stride` elements apart; memory, STORED: see
+// pages.cuh; pages: int32.  HEAD_DIM is given when this is compiled, at most 256.
 // Grid (ceil(rows / 16), heads), block 128: a warp four queries; in a span a lane is a key, and then an element.
 //
 // Keys are summed in spans of 32 counted from position 0, with the softmax carried from span to span
@@ -33,14 +33,15 @@ __device__ __forceinline__ void fill(Slab& slab, const Pages& cache, const int* 
     const int key = i / kSlab, element = begin + i % kSlab, position = start + key;
     const bool there = position <= last && element < HEAD_DIM;
     const int page = there ? pages[position / cache.page_tokens] : 0;
-    slab[key][i % kSlab] = there ? cache.at(page, which, kv_head, position % cache.page_tokens)[element] : 0.f;
+    slab[key][i % kSlab] =
+        there ? Stored::read(cache.at(page, which, kv_head, position % cache.page_tokens)[element]) : 0.f;
   }
   __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-attend_chunk(const float* queries, int stride, float* memory, const int* pages, float* out, int out_stride, int rows,
-             int first, int layer, int layers, int kv_heads, int page_tokens, float scale, int window) {
+attend_chunk(const float* queries, int stride, Stored::Bits* memory, const int* pages, float* out, int out_stride,
+             int rows, int first, int layer, int layers, int kv_heads, int page_tokens, float scale, int window) {
   __shared__ float asked[kQueries][HEAD_DIM], weights[kQueries][kSpan];
   __shared__ Slab slab;
   const Pages cache{memory, layer, layers, kv_heads, page_tokens, HEAD_DIM};

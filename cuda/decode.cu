@@ -1,7 +1,7 @@
 // Causal attention of rows that come alone, each of another sequence, over paged keys and values.
 //
-// queries, out: float32 (rows, heads * HEAD_DIM), rows `stride` and `out_stride` elements apart; memory: see pages.cuh;
-// places: see there too; parts: float32 (rows, heads, spans, HEAD_DIM + 2), the weighted sum of the values, the largest
+// queries, out: float32 (rows, heads * HEAD_DIM), rows `stride` and `out_stride` elements apart; memory, STORED and places:
+// see pages.cuh; parts: float32 (rows, heads, spans, HEAD_DIM + 2), the weighted sum of the values, the largest
 // score and the sum of the weights.  HEAD_DIM is given when this is compiled.
 //
 // A row sees `window` keys, its own the last of them; 0: all.
@@ -18,8 +18,8 @@
 constexpr int kSpan = 256, kPart = HEAD_DIM + 2;
 
 extern "C" __global__ void __launch_bounds__(128)
-attend_spans(const float* queries, int stride, float* memory, const int* numbers, int width, float* parts, int layer,
-             int layers, int kv_heads, int page_tokens, float scale, int window) {
+attend_spans(const float* queries, int stride, Stored::Bits* memory, const int* numbers, int width, float* parts,
+             int layer, int layers, int kv_heads, int page_tokens, float scale, int window) {
   __shared__ float asked[HEAD_DIM], weights[kSpan], largest_parts[4], total_parts[4];
   const Pages cache{memory, layer, layers, kv_heads, page_tokens, HEAD_DIM};
   const Places places{numbers, width};
@@ -34,9 +34,9 @@ attend_spans(const float* queries, int stride, float* memory, const int* numbers
   float largest = -INFINITY;
   for (int key = threadIdx.x / 32; key < keys; key += 4) {
     const int at = start + key;
-    const float* stored = cache.at(pages[at / page_tokens], 0, kv_head, at % page_tokens);
+    const Stored::Bits* stored = cache.at(pages[at / page_tokens], 0, kv_head, at % page_tokens);
     float score = 0.f;
-    for (int i = threadIdx.x % 32; i < HEAD_DIM; i += 32) score += asked[i] * stored[i];
+    for (int i = threadIdx.x % 32; i < HEAD_DIM; i += 32) score += asked[i] * Stored::read(stored[i]);
     score = warp_sum(score);
     largest = fmaxf(largest, score);
     if (threadIdx.x % 32 == 0) weights[key] = score;
@@ -53,7 +53,7 @@ attend_spans(const float* queries, int stride, float* memory, const int* numbers
     float sum = 0.f;
     for (int key = 0; key < keys; ++key) {
       const int at = start + key;
-      sum += weights[key] * cache.at(pages[at / page_tokens], 1, kv_head, at % page_tokens)[i];
+      sum += weights[key] * Stored::read(cache.at(pages[at / page_tokens], 1, kv_head, at % page_tokens)[i]);
     }
     part[i] = sum;
   }

@@ -1,4 +1,4 @@
-// Tensor cores: numbers of 16 bits, two to a word, and the two instructions that load and multiply tiles of them
+// Numbers of 16 bits, two to a word, and the instructions of tensor cores that load and multiply tiles of them
 // (https://docs.nvidia.com/cuda/parallel-thread-execution/index.html, "ldmatrix" and "mma.m16n8k16").
 //
 // float16 is there on every card from compute capability 7.5, bfloat16 from 8.0.  Products are exact and are summed in
@@ -31,6 +31,15 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
       : "f"(low), "f"(high));
 #endif
   return word;
+}
+
+// The number that such 16 bits stand for.
+template <typename Number>
+__device__ __forceinline__ float unpack(unsigned short bits) {
+  if (Number::brain) return __uint_as_float((unsigned)bits << 16);
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
 }
 
 // Four matrices of 8 by 8 from shared memory; lane l names row l % 8 of matrix l / 8, at a multiple of 16 bytes, and gets

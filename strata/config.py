@@ -216,7 +216,8 @@ class EngineSettings:
     activations: str = _setting(
         "f32",
         _one_of("f32", "bf16", "f16"),
-        "what a card rounds rows and weights to as it multiplies many rows; not f32: on its tensor cores",
+        "what a card keeps keys and values in, and rounds rows and weights to as it multiplies many rows; not f32: on "
+        "its tensor cores",
     )
     kv_mib: int | None = _setting(
         None,

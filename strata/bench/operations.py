@@ -219,7 +219,7 @@ class _Bench:
     def _attending(self, rows: int, context: int, *, read: int, weighed: int, do: Callable[[int], None]) -> Job:
         """Of so many rows, that read so many positions' keys and values and weigh so many."""
         config = self._config
-        nbytes = 2 * 4 * read * config.kv_heads * config.head_dim
+        nbytes = read * self._ops.bytes_of_page(CacheShape(1, 1, 1, config.kv_heads, config.head_dim))
         return Job("attention", context, rows, nbytes, flops=4 * weighed * config.heads * config.head_dim, do=do)
 
 

@@ -24,6 +24,15 @@ class Shape(Protocol):
     def slots(self) -> int: ...
 
 
+def page_nbytes(shape: Shape) -> int:
+    """Of each page, over all layers; and of each slot."""
+    return np.dtype(np.float32).itemsize * int(np.prod(_page_shape(shape), dtype=np.int64))
+
+
+def _page_shape(shape: Shape) -> tuple[int, ...]:
+    return shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim
+
+
 class PagedCache:
     """The memory of all pages: float32 (pages, layers, keys and values, kv_heads, page_tokens, head_dim), C order.
 
@@ -38,7 +47,7 @@ class PagedCache:
         self.page_tokens = shape.page_tokens
         self.kv_heads = shape.kv_heads
         self.head_dim = shape.head_dim
-        page = (shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim)
+        page = _page_shape(shape)
         self._pages = np.zeros((shape.pages, *page), np.float32)
         self._slots = np.zeros((shape.slots, *page), np.float32)
 

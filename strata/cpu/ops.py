@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from strata.cpu import attention, machine, matrix
-from strata.cpu.cache import PagedCache, Shape
+from strata.cpu.cache import PagedCache, Shape, page_nbytes
 from strata.cpu.choice import NUMPY
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
 from strata.cpu.matrix import Activation, Gated, Ungated
@@ -121,6 +121,9 @@ class CpuOps:
 
     def empty(self, rows: int, width: int) -> Floats:
         return aligned(rows, width)
+
+    def bytes_of_page(self, shape: Shape) -> int:
+        return page_nbytes(shape)
 
     def cache(self, shape: Shape) -> PagedCache:
         return PagedCache(shape)

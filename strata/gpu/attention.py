@@ -53,7 +53,7 @@ class Attention:
         cache.settle(pages)
         where = self._staging.put(pages)
         shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
-        kernel = self._device.load(table.STORE)
+        kernel = self._device.load(table.STORE, STORED=cache.stored.name)
         self._device.launch(
             kernel, (len(keys), 1), keys.pointer, values.pointer, keys.stride, cache.pointer, where, start, *shape
         )
@@ -64,7 +64,7 @@ class Attention:
         """Rows of one sequence at positions first, first + 1, ..."""
         cache.settle(pages)
         where = self._staging.put(pages)
-        kernel = self._device.load(table.ATTEND_CHUNK, HEAD_DIM=str(cache.head_dim))
+        kernel = self._device.load(table.ATTEND_CHUNK, **_definitions(cache))
         grid = -(-len(queries) // QUERIES), queries.columns // cache.head_dim
         shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, sight.scale, sight.window
         rows = queries.pointer, queries.stride, cache.pointer, where, out.pointer, out.stride, len(queries), first
@@ -93,12 +93,13 @@ class Attention:
         """Store rows of keys and values, side by side in the same rows, each at its place."""
         shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
         rows = keys.pointer, values.pointer, keys.stride, cache.pointer, placed.pointer, placed.shape.width
-        self._device.launch(self._device.load(table.STORE_ROWS), (len(keys), 1), *rows, *shape)
+        kernel = self._device.load(table.STORE_ROWS, STORED=cache.stored.name)
+        self._device.launch(kernel, (len(keys), 1), *rows, *shape)
 
     def rows(self, queries: DeviceArray, cache: PagedCache, sight: Sight, placed: Placed, out: DeviceArray) -> None:
         """Rows that come alone, each at its place.  There must be memory for all of them: see `goes`."""
         heads, width, spans = queries.columns // cache.head_dim, placed.shape.width, placed.shape.spans
-        definitions = {"HEAD_DIM": str(cache.head_dim)}
+        definitions = _definitions(cache)
         attend = self._device.load(table.ATTEND_SPANS, **definitions)
         join = self._device.load(table.JOIN_SPANS, **definitions)
         asked = queries.pointer, queries.stride, cache.pointer, placed.pointer, width, self._parts
@@ -106,6 +107,11 @@ class Attention:
         self._device.launch(attend, (spans, heads, len(queries)), *asked, *shape)
         joined = self._parts, placed.pointer, width, spans, out.pointer, out.stride, sight.window
         self._device.launch(join, (heads, len(queries)), *joined)
+
+
+def _definitions(cache: PagedCache) -> dict[str, str]:
+    """Of kernels that read it."""
+    return {"HEAD_DIM": str(cache.head_dim), "STORED": cache.stored.name}
 
 
 def _part_bytes(spans: int, heads: int, head_dim: int) -> int:

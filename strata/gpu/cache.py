@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from strata.gpu.device import Device
@@ -26,6 +27,31 @@ class Shape(Protocol):
     def slots(self) -> int: ...
 
 
+@frozen
+class Stored:
+    """What a page's numbers are: by their `name` in `cuda/pages.cuh`, and as what their bits lie here."""
+
+    name: str
+    bits: type[np.float32 | np.uint16]
+
+
+STORED: Final = {
+    "f32": Stored("Single", np.float32),
+    "f16": Stored("Half", np.uint16),
+    "bf16": Stored("Brain", np.uint16),
+}
+"""By what rows and weights are rounded to."""
+
+
+def page_nbytes(shape: Shape, stored: Stored) -> int:
+    """Of each page, over all layers; and of each slot."""
+    return np.dtype(stored.bits).itemsize * int(np.prod(_page_shape(shape), dtype=np.int64))
+
+
+def _page_shape(shape: Shape) -> tuple[int, ...]:
+    return shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim
+
+
 class PagedCache:
     """The memory of all pages, filled with zeros: `cuda/pages.cuh` has the layout.
 
@@ -33,14 +59,15 @@ class PagedCache:
     neither side waits for: it goes beside what is computed until somebody uses the page again, or looks at the slot.
     """
 
-    def __init__(self, device: Device, shape: Shape) -> None:
+    def __init__(self, device: Device, shape: Shape, stored: Stored) -> None:
+        self.stored = stored
         self.layers = shape.layers
         self.page_tokens = shape.page_tokens
         self.kv_heads = shape.kv_heads
         self.head_dim = shape.head_dim
         self._device = device
-        self._page_shape = (shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim)
-        self.page_nbytes = 4 * int(np.prod(self._page_shape, dtype=np.int64))
+        self._page_shape = _page_shape(shape)
+        self.page_nbytes = page_nbytes(shape, stored)
         self.pointer = device.alloc(shape.pages * self.page_nbytes)
         device.zero(self.pointer, shape.pages * self.page_nbytes)
         self._total = shape.pages
@@ -48,7 +75,7 @@ class PagedCache:
         """Pages that were told to be copied since the stream last waited for such copies."""
         # PyCUDA pins no empty memory.
         arena = device.pinned(shape.slots * self.page_nbytes) if shape.slots else np.empty(0, np.uint8)
-        self._slots = arena.view(np.float32).reshape(shape.slots, *self._page_shape)
+        self._slots = arena.view(stored.bits).reshape(shape.slots, *self._page_shape)
 
     def page_bytes(self, pages: Sequence[int], length: int) -> Iterator[memoryview]:
         """All that is stored for positions below `length`, page by page; numbers behind the last page are slots."""
@@ -77,13 +104,13 @@ class PagedCache:
     def _place(self, page: int) -> int:
         return self.pointer + page * self.page_nbytes
 
-    def _numbers(self, page: int) -> NDArray[np.float32]:
+    def _numbers(self, page: int) -> NDArray[Any]:
         if page >= self._total:
             self._meet()
             self._device.synchronize()
-            slot: NDArray[np.float32] = self._slots[page - self._total]
+            slot: NDArray[Any] = self._slots[page - self._total]
             return slot
-        numbers = np.empty(self._page_shape, np.float32)
+        numbers = np.empty(self._page_shape, self.stored.bits)
         self.settle([page])
         self._device.download(self._place(page), numbers)
         return numbers

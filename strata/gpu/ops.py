@@ -12,7 +12,7 @@ from strata.errors import ConfigError
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.attention import Attention, Sight, check_width
-from strata.gpu.cache import PagedCache, Shape
+from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
 from strata.gpu.device import Device
 from strata.gpu.largest import Largest
@@ -45,7 +45,7 @@ class GpuOps:
     """
 
     def __init__(self, make_device: Callable[[], Device] | None = None, activations: str = "f32") -> None:
-        """`activations`: one of `MANY_OF`.
+        """`activations`: one of `MANY_OF`, and of `STORED`.
 
         Raises DeviceMissing where there is no card, ConfigError where it hasn't these numbers, and OutOfDeviceMemory.
         """
@@ -117,10 +117,13 @@ class GpuOps:
     def empty(self, rows: int, width: int) -> DeviceArray:
         return DeviceArray(self._device.alloc(4 * rows * width), rows, width, width)
 
+    def bytes_of_page(self, shape: Shape) -> int:
+        return page_nbytes(shape, STORED[self._activations])
+
     def cache(self, shape: Shape) -> PagedCache:
         """Raises ModelError for heads that are too wide: said when the engine starts, not at the first request."""
         check_width(shape.head_dim)
-        return PagedCache(self._device, shape)
+        return PagedCache(self._device, shape, STORED[self._activations])
 
     def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
         cache.copy_out(page, slot)

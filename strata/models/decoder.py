@@ -99,8 +99,7 @@ class Decoder:
     # -- memory ---------------------------------------------------------------------------------------------------
 
     def bytes_per_page(self, page_tokens: int) -> int:
-        config = self.config
-        return 4 * 2 * config.layers * config.kv_heads * config.head_dim * page_tokens
+        return self._ops.bytes_of_page(self._cache_shape(1, page_tokens))
 
     def bytes_per_workspace(self, chunk_tokens: int) -> int:
         return 4 * self._workspace_rows(chunk_tokens) * self.config.hidden
@@ -118,7 +117,16 @@ class Decoder:
 
     def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
         config = self.config
-        shape = CacheShape(
+        self._cache = self._ops.cache(self._cache_shape(pages, page_tokens, slots))
+        self._sights = tuple(self._look(context))
+        self._room = Room.of(self._ops, config, self._room_rows(rows))
+        self._step = _StepRoom.of(self._ops, config, rows)
+        self._steps = {}
+        self._rows = rows
+
+    def _cache_shape(self, pages: int, page_tokens: int, slots: int = 0) -> CacheShape:
+        config = self.config
+        return CacheShape(
             layers=config.layers,
             pages=pages,
             page_tokens=page_tokens,
@@ -126,12 +134,6 @@ class Decoder:
             head_dim=config.head_dim,
             slots=slots,
         )
-        self._cache = self._ops.cache(shape)
-        self._sights = tuple(self._look(context))
-        self._room = Room.of(self._ops, config, self._room_rows(rows))
-        self._step = _StepRoom.of(self._ops, config, rows)
-        self._steps = {}
-        self._rows = rows
 
     def _look(self, context: int) -> Iterator[Sight]:
         """How each layer's rows look at keys; layers that turn alike share their angles."""

@@ -4,9 +4,9 @@ An architecture strings these together and never touches a number; a device impl
 Arrays, matrices and caches are the device's own: opaque here but for being cut by rows (`x[a:b]`) and by columns
 (`x[:, a:b]`), which gives a view.
 
-All floating point is float32.  Every operation comes in two forms, because rows that are read together and rows that
-come alone can't use the same kernel and still have bits of their own: `tiles` works on whole tiles of `tile` rows,
-`rows` on each row by itself.  In both a row's result depends on that row alone.
+All floating point is float32, but for what a device keeps in pages.  Every operation comes in two forms, because rows
+that are read together and rows that come alone can't use the same kernel and still have bits of their own: `tiles`
+works on whole tiles of `tile` rows, `rows` on each row by itself.  In both a row's result depends on that row alone.
 """
 
 from __future__ import annotations
@@ -162,6 +162,10 @@ class Ops(Protocol):
         ...
 
     def empty(self, rows: int, width: int) -> Array: ...
+
+    def bytes_of_page(self, shape: CacheShape) -> int:
+        """Memory that each page of such a cache takes, and each slot."""
+        ...
 
     def cache(self, shape: CacheShape) -> Cache:
         """Memory for all pages, filled with zeros, and for the arena: all that it will ever take."""

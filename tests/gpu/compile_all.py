@@ -15,6 +15,7 @@ from strata.gpu.nvrtc import Nvrtc, wheels
 from strata.gpu.weights import FORMATS
 
 HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128", "-DHEAD_DIM=256")
+STORED = ("-DSTORED=Single", "-DSTORED=Half", "-DSTORED=Brain")
 
 WITHOUT_BRAIN = ("sm_75",)
 
@@ -27,8 +28,9 @@ def main(formats: tuple[str, ...], archs: list[str]) -> int:
             f"-DWEIGHTS={formats[-1]} -DNUMBER=Brain",  # which differs in one instruction
         ],
         "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
-        "chunk.cu": HEADS[1:],
-        "decode.cu": HEADS,
+        "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS[1:]],
+        "decode.cu": [f"{head} {stored}" for head in HEADS for stored in STORED],
+        "store.cu": STORED,
     }
     headers = {path.name: path.read_text() for path in texts.glob("*.cuh")}
     spilling = 0

@@ -66,9 +66,9 @@ def make_device(real_card: bool, request: pytest.FixtureRequest) -> Callable[...
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def card(make_device: Callable[..., object]) -> Iterator[object]:
-    """All operations, for tests that break nothing."""
+    """All operations, for tests that break nothing; what a file's tests allocated lasts until its end."""
     from strata.gpu.ops import GpuOps
 
     ops = GpuOps(make_device)

@@ -93,9 +93,17 @@ def largest(ops: GpuOps) -> None:
 
 
 def attention(ops: GpuOps) -> None:
+    for numbers in ("f32", "f16"):
+        attention_over(ops, numbers)
+
+
+def attention_over(ops: GpuOps, numbers: str) -> None:
+    """Keys and values that are kept as these."""
+    from strata.gpu.cache import STORED, PagedCache
     from strata.models.ops import CacheShape, Sight
 
-    cache = ops.cache(CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=36))
+    shape = CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=36)
+    cache = PagedCache(ops._device, shape, STORED[numbers])
     pages, both, queries = [8, 0, 3, 5, 1, 2, 7], ops.stored(rows(261, 144)), ops.stored(rows(35, 4 * 36))
     ops.rows.norm_heads(both[:, :72], ops.stored(rows(1, 36)), 1e-5)
     ops.rows.add(both, ops.stored(rows(1, 144)))

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hard import rows
+from hard import rounded, rows
 
 from strata.errors import ModelError
 from strata.gpu.attention import PARTS_BYTES, Attention
+from strata.gpu.cache import STORED, PagedCache
 from strata.gpu.lone import LoneRows
 from strata.gpu.ops import GpuOps
 from strata.gpu.steps import GRAPHS, RecordedStep, Replaying
@@ -19,15 +20,28 @@ from strata.models.ops import CacheShape, Kernels, Sight
 # -- attention ----------------------------------------------------------------------------------------------------
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
+SIXTEEN_BITS = ("f16", "bf16")
+NUMBERS = ("f32", *SIXTEEN_BITS)
+"""That keys and values are kept as."""
 
 
 class Sequence:
     """One sequence's keys and values in scattered pages; everything else in the cache is not a number."""
 
-    def __init__(self, card: GpuOps, length: int, *, head_dim: int, page_tokens: int, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        card: GpuOps,
+        length: int,
+        *,
+        head_dim: int,
+        page_tokens: int,
+        scale: float = 1.0,
+        numbers: str = "f32",
+    ) -> None:
         count = -(-length // page_tokens)
         shape = CacheShape(LAYERS, 2 * count + 1, page_tokens, KV_HEADS, head_dim)
-        self.card, self.cache, self.head_dim = card, card.cache(shape), head_dim
+        self.card, self.head_dim, self.numbers = card, head_dim, numbers
+        self.cache = PagedCache(card._device, shape, STORED[numbers])
         self.pages = np.random.default_rng(3).permutation(shape.pages)[:count].tolist()
         self.keys = rows(length, KV_HEADS * head_dim, 4) * np.float32(scale)
         self.values = rows(length, KV_HEADS * head_dim, 5)
@@ -58,10 +72,11 @@ class Sequence:
         return self.card.numbers(out)
 
     def exact(self, queries: np.ndarray, positions: list[int], window: int = 0) -> np.ndarray:
-        """In float64, written out plainly."""
+        """In float64, written out plainly; of keys and values as they are kept."""
         asked = queries.astype(np.float64).reshape(len(queries), HEADS, self.head_dim)
         keys, values = (
-            array.astype(np.float64).reshape(-1, KV_HEADS, self.head_dim) for array in (self.keys, self.values)
+            rounded(array, self.numbers).astype(np.float64).reshape(-1, KV_HEADS, self.head_dim)
+            for array in (self.keys, self.values)
         )
         out = np.empty(asked.shape)
         for row, position in enumerate(positions):
@@ -74,21 +89,29 @@ class Sequence:
         return out.reshape(queries.shape)
 
 
-@pytest.mark.parametrize("head_dim", [16, 100, 256])
-@pytest.mark.parametrize("page_tokens", [1, 64])
-def test_attention_of_lone_rows_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "page_tokens", "numbers"),
+    [*((dim, tokens, "f32") for dim in (16, 100, 256) for tokens in (1, 64)), (100, 1, "f16"), (64, 64, "bf16")],
+)
+def test_attention_of_lone_rows_is_exact_up_to_rounding(
+    card: GpuOps, head_dim: int, page_tokens: int, numbers: str
+) -> None:
     """At the edges of pages and of spans."""
-    sequence = Sequence(card, 600, head_dim=head_dim, page_tokens=page_tokens)
+    sequence = Sequence(card, 600, head_dim=head_dim, page_tokens=page_tokens, numbers=numbers)
     positions = [0, 1, 63, 64, 255, 256, 257, 511, 512, 599]
     queries = rows(len(positions), HEADS * head_dim, 6)
     exact = sequence.exact(queries, positions)
     np.testing.assert_allclose(sequence.rows(queries, positions), exact, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("head_dim", [16, 100, 136, 256])
-@pytest.mark.parametrize("page_tokens", [1, 16])
-def test_attention_of_a_chunk_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
-    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens)
+@pytest.mark.parametrize(
+    ("head_dim", "page_tokens", "numbers"),
+    [*((dim, tokens, "f32") for dim in (16, 100, 136, 256) for tokens in (1, 16)), (100, 1, "f16"), (64, 16, "bf16")],
+)
+def test_attention_of_a_chunk_is_exact_up_to_rounding(
+    card: GpuOps, head_dim: int, page_tokens: int, numbers: str
+) -> None:
+    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens, numbers=numbers)
     queries = rows(40, HEADS * head_dim, 6)
     exact = sequence.exact(queries, list(range(43, 83)))
     np.testing.assert_allclose(sequence.chunk(queries, 43), exact, rtol=2e-4, atol=2e-5)
@@ -126,6 +149,31 @@ def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
     assert not np.isfinite(after[40:]).any()
 
 
+@pytest.mark.parametrize(("numbers", "most"), [("f16", 65504.0), ("bf16", 3.3895e38)])
+@pytest.mark.parametrize("which", ["keys", "values"])
+def test_what_sixteen_bits_cannot_hold_makes_those_who_see_it_no_numbers_and_nobody_else(
+    card: GpuOps, numbers: str, most: float, which: str
+) -> None:
+    """B33: whatever its sign, and whatever it is multiplied with; the largest that they can hold is a number."""
+    sequence = Sequence(card, 80, head_dim=16, page_tokens=16, numbers=numbers)
+    queries, positions = rows(80, HEADS * 16, 6), list(range(80))
+
+    def attended(one: float) -> tuple[np.ndarray, np.ndarray]:
+        keys, values = sequence.keys[20:21].copy(), sequence.values[20:21].copy()
+        (keys if which == "keys" else values)[0, 3] = one
+        sequence.store(keys, values, 20)
+        return sequence.chunk(queries, 0, 30), sequence.rows(queries, positions, 30)
+
+    usual = attended(1.0)
+    for one in (most, -most):
+        assert all(np.isfinite(got).all() for got in attended(one))
+    for one in (most * 1.003, -most * 1.003, np.inf, np.nan):
+        for got, wanted in zip(attended(one), usual, strict=True):
+            assert np.isnan(got[20:50].reshape(-1, KV_HEADS, HEADS // KV_HEADS, 16)[:, 0]).all(), "of that head"
+            unseen = np.delete(got, np.s_[20:50], 0)
+            assert unseen.tobytes() == np.delete(wanted, np.s_[20:50], 0).tobytes()
+
+
 def test_heads_that_are_too_wide_are_refused(card: GpuOps) -> None:
     with pytest.raises(ModelError, match="264 elements"):
         card.cache(CacheShape(1, 1, 16, 1, 264))
@@ -142,26 +190,36 @@ def test_rows_that_need_more_memory_than_there_is_are_computed_in_goes(card: Gpu
         goes([([], 100_000_000)], 32, 126, 64)
 
 
-def test_what_is_stored_is_what_the_state_is_made_of(card: GpuOps) -> None:
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_what_is_stored_is_what_the_state_is_made_of(card: GpuOps, numbers: str) -> None:
     """B07: the bytes of a fingerprint: page by page, and no position beyond the length."""
-    sequence = Sequence(card, 40, head_dim=16, page_tokens=16)
-    parts = [np.frombuffer(part, np.float32) for part in card.page_bytes(sequence.cache, sequence.pages, 35)]
-    assert [part.size for part in parts] == [LAYERS * 2 * KV_HEADS * count * 16 for count in (16, 16, 3)]
-    last = parts[2].reshape(LAYERS, 2, KV_HEADS, 3, 16)
-    assert last[1, 0].swapaxes(0, 1).reshape(3, -1).tolist() == sequence.keys[32:35].tolist()
-    assert last[1, 1].swapaxes(0, 1).reshape(3, -1).tolist() == sequence.values[32:35].tolist()
+    sequence = Sequence(card, 40, head_dim=16, page_tokens=16, numbers=numbers)
+    parts = [bytes(part) for part in card.page_bytes(sequence.cache, sequence.pages, 35)]
+    size = 4 if numbers == "f32" else 2
+    assert [len(part) for part in parts] == [LAYERS * 2 * KV_HEADS * count * 16 * size for count in (16, 16, 3)]
+    last = stored_as(parts[2], numbers).reshape(LAYERS, 2, KV_HEADS, 3, 16)
+    for stored, wanted in zip(last[1], (sequence.keys, sequence.values), strict=True):
+        assert stored.swapaxes(0, 1).reshape(3, -1).tolist() == rounded(wanted[32:35], numbers).tolist()
 
 
-def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: GpuOps) -> None:
+def stored_as(part: bytes, numbers: str) -> np.ndarray:
+    if numbers == "bf16":
+        return (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(part, np.float32 if numbers == "f32" else np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: GpuOps, numbers: str) -> None:
     """Its place is used by others at once, though nobody waited for the copies."""
-    cache = card.cache(CacheShape(1, 3, 4, 1, 8, slots=2))
+    cache = PagedCache(card._device, CacheShape(1, 3, 4, 1, 8, slots=2), STORED[numbers])
     first, other = rows(4, 16, 1), rows(4, 16, 2)
-    for numbers, slot in ((first, 1), (other, 0)):
-        both = card.stored(numbers)
+    for there, slot in ((first, 1), (other, 0)):
+        both = card.stored(there)
         card.attention.store(cache, 0, [2], 0, both[:, :8], both[:, 8:])
         card.copy_out(cache, 2, slot)
-    wanted = np.concatenate([first[:, :8], first[:, 8:]]).tobytes()
-    assert bytes(next(iter(card.page_bytes(cache, [3 + 1], 4)))) == wanted
+    wanted = bytes(next(iter(card.page_bytes(cache, [3 + 1], 4))))
+    stored = np.concatenate([first[:, :8], first[:, 8:]])
+    assert stored_as(wanted, numbers).reshape(8, 8).tolist() == rounded(stored, numbers).tolist()
     card.copy_in(cache, 1, 0)
     card.copy_out(cache, 2, 1)
     assert bytes(next(iter(card.page_bytes(cache, [0], 4)))) == wanted

@@ -90,10 +90,11 @@ def test_a_park_after_any_slice_or_step_changes_no_bit(warm: Drive, undisturbed:
 def test_in_tensor_cores_too_a_park_after_any_slice_changes_no_bit(
     make_device: MakeDevice, tiny_model_path: Path, undisturbed: Run, number: str
 ) -> None:
-    """B54: and the bits are others than in float32."""
+    """B54: of keys and values of 16 bits, moved to the host and back as well; and they are others than in float32."""
     card = Drive(make_model(open_model(tiny_model_path), GpuOps(make_device, number)))
     run = Run(card)
-    same(Run(card, dict.fromkeys(range(1, len(run.prints) + 1), another(0))), run)
+    for disturb in (another(0), MOVES["its_pages_are_used_meanwhile"]):
+        same(Run(card, dict.fromkeys(range(1, len(run.prints) + 1), disturb)), run)
     assert run.prints[-1]["kv"] != undisturbed.prints[-1]["kv"]
     card.engine.close()
 
@@ -257,15 +258,27 @@ def pages_with(memory: int, path: Path, monkeypatch: pytest.MonkeyPatch, **setti
         engine.close()
 
 
+@pytest.mark.parametrize(("number", "size"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_pages_get_what_is_free_beside_the_reserve(
-    kept: None, tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: None, tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, size: int
 ) -> None:
-    """All of it: a card is ours alone.  64 MiB more make exactly as many pages more."""
-    small = RESERVE + (600 << 20)
-    page = 64 * 2 * 2 * 32 * 4
-    fewer = pages_with(small, tiny_model_path, monkeypatch, page_tokens=64)
-    more = pages_with(small + (64 << 20), tiny_model_path, monkeypatch, page_tokens=64)
+    """All of it: a card is ours alone.  64 MiB more make exactly as many pages more, which are smaller in 16 bits."""
+    small, settings = RESERVE + (600 << 20), {"page_tokens": 64, "activations": number}
+    page = 64 * 2 * 2 * 32 * size
+    fewer = pages_with(small, tiny_model_path, monkeypatch, **settings)
+    more = pages_with(small + (64 << 20), tiny_model_path, monkeypatch, **settings)
     assert more - fewer in (64 * 2**20 // page, 64 * 2**20 // page + 1)
+
+
+@pytest.mark.parametrize(("number", "size"), [("f32", 4), ("bf16", 2)])
+def test_a_page_takes_on_a_card_as_much_memory_as_is_said(
+    make_device: MakeDevice, tiny_model_path: Path, number: str, size: int
+) -> None:
+    """And an engine says it to others."""
+    drive = Drive(make_model(open_model(tiny_model_path), GpuOps(make_device, number)))
+    state = drive.model.state_parts(Held([0]), drive.page)["kv"]
+    assert drive.engine.ready(1).page_bytes == sum(piece.nbytes for piece in state) == 2 * 2 * 32 * size * drive.page
+    drive.engine.close()
 
 
 def test_a_model_that_does_not_fit_refuses_the_start_with_sizes(

@@ -55,6 +55,11 @@ EMU_OWN unsigned pack(float low, float high) {
   return emu::to_half(low) | emu::to_half(high) << 16;
 }
 
+template <typename Number>
+EMU_OWN float unpack(unsigned short bits) {
+  return emu::unpack<Number>(bits, 0);
+}
+
 inline void load_matrices(unsigned (&words)[4], const unsigned* row, EMU_LINE) {
   if (reinterpret_cast<uintptr_t>(row) % 16) emu::fail("a matrix's row is not at a multiple of 16 bytes", line);
   const unsigned lane = emu::rank() % emu::kWarp;
