@@ -51,6 +51,14 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], const unsign
                : "memory");
 }
 
+// The same of matrices that are turned over: of each two neighbours in column l / 4.
+__device__ __forceinline__ void load_transposed(unsigned (&words)[4], const unsigned* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"((unsigned)__cvta_generic_to_shared(row))
+               : "memory");
+}
+
 // sums += left right^T: left 16 by 16 of four matrices (upper, lower, upper right, lower right), right 8 by 16 of two side
 // by side.  A lane has of the sums two neighbours in row lane / 4, at columns lane % 4 * 2, and two eight rows below.
 template <typename Number>

@@ -1,6 +1,7 @@
 """Causal attention over paged keys and values, and their storing.  Knows positions and pages; no sequence.
 
-Which keys are summed together is in the kernels: `cuda/chunk.cu`, `cuda/decode.cu`.
+Which keys are summed together is in the kernels: `cuda/chunk.cu` and, of keys that are kept in 16 bits,
+`cuda/chunk_tensor.cu`; `cuda/decode.cu`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ from typing import Any, Final, Protocol
 from strata.errors import ModelError
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.cache import PagedCache
+from strata.gpu.cache import STORED, PagedCache
 from strata.gpu.device import Device
 from strata.gpu.places import Place, Placed, Shape, pages_of, spans
 from strata.gpu.staging import HALF, Staging
 
-QUERIES: Final = 16
-"""Rows of a block of `attend_chunk`."""
-
 WIDEST_HEAD: Final = 256
-"""Elements: of wider ones `attend_chunk` would keep more sums than a thread has registers."""
+"""Elements: of wider ones a chunk's kernels would keep more sums than a thread has registers."""
 
 PARTS_BYTES: Final = 32 << 20
 """Memory for what `attend_spans` hands to `join_spans`; rows that need more are computed in several goes."""
@@ -64,8 +62,9 @@ class Attention:
         """Rows of one sequence at positions first, first + 1, ..."""
         cache.settle(pages)
         where = self._staging.put(pages)
-        kernel = self._device.load(table.ATTEND_CHUNK, **_definitions(cache))
-        grid = -(-len(queries) // QUERIES), queries.columns // cache.head_dim
+        form, together = _of_chunks(cache)
+        kernel = self._device.load(form, **_definitions(cache))
+        grid = -(-len(queries) // together), queries.columns // cache.head_dim
         shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, sight.scale, sight.window
         rows = queries.pointer, queries.stride, cache.pointer, where, out.pointer, out.stride, len(queries), first
         self._device.launch(kernel, grid, *rows, *shape)
@@ -107,6 +106,13 @@ class Attention:
         self._device.launch(attend, (spans, heads, len(queries)), *asked, *shape)
         joined = self._parts, placed.pointer, width, spans, out.pointer, out.stride, sight.window
         self._device.launch(join, (heads, len(queries)), *joined)
+
+
+def _of_chunks(cache: PagedCache) -> tuple[table.Kernel, int]:
+    """The kernel for a chunk's rows, and how many of them a block of it computes."""
+    if cache.stored == STORED["f32"]:
+        return table.ATTEND_CHUNK, 16
+    return table.ATTEND_CHUNK_TENSOR, 64 if cache.head_dim <= 128 else 32
 
 
 def _definitions(cache: PagedCache) -> dict[str, str]:

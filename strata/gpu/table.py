@@ -31,6 +31,7 @@ ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiiii")
 STORE: Final = Kernel("store.cu", "store", "PPiPPiiiiii")
 STORE_ROWS: Final = Kernel("store.cu", "store_rows", "PPiPPiiiiii")
 ATTEND_CHUNK: Final = Kernel("chunk.cu", "attend_chunk", "PiPPPiiiiiiifi")
+ATTEND_CHUNK_TENSOR: Final = Kernel("chunk_tensor.cu", "attend_chunk_tensor", ATTEND_CHUNK.arguments)
 ATTEND_SPANS: Final = Kernel("decode.cu", "attend_spans", "PiPPiPiiiifi")
 JOIN_SPANS: Final = Kernel("decode.cu", "join_spans", "PPiiPii")
 EMBED: Final = Kernel("linear.cu", "embed", "PPPiif")
@@ -48,5 +49,5 @@ LARGEST: Final = Kernel("largest.cu", "largest", "PiPiiPP", block=256)
 KERNELS: Final = (
     *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, STORE_ROWS, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS),
     *(EMBED, LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
-    *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, LARGEST),
+    *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, ATTEND_CHUNK_TENSOR, LARGEST),
 )

@@ -20,7 +20,10 @@ from sanitized import BARRIER
 
 HERE = Path(__file__).parent
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
-CANARIES = (("linear.cu", "2"), ("tensor.cu", "1"), ("largest.cu", "1"), ("chunk.cu", "1"), ("kernel.cuh", "1"))
+CANARIES = (
+    *(("linear.cu", "2"), ("tensor.cu", "1"), ("largest.cu", "1")),
+    *(("chunk.cu", "1"), ("chunk_tensor.cu", "1"), ("kernel.cuh", "1")),
+)
 LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 

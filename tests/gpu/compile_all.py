@@ -29,6 +29,7 @@ def main(formats: tuple[str, ...], archs: list[str]) -> int:
         ],
         "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
         "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS[1:]],
+        "chunk_tensor.cu": [f"{head} {stored}" for head in HEADS for stored in STORED[1:]],
         "decode.cu": [f"{head} {stored}" for head in HEADS for stored in STORED],
         "store.cu": STORED,
     }

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hard import rounded, rows
+from hard import MAGNITUDES, rounded, rows
 
 from strata.errors import ModelError
 from strata.gpu.attention import PARTS_BYTES, Attention
@@ -37,6 +37,7 @@ class Sequence:
         page_tokens: int,
         scale: float = 1.0,
         numbers: str = "f32",
+        magnitude: str = "plain",
     ) -> None:
         count = -(-length // page_tokens)
         shape = CacheShape(LAYERS, 2 * count + 1, page_tokens, KV_HEADS, head_dim)
@@ -44,7 +45,7 @@ class Sequence:
         self.cache = PagedCache(card._device, shape, STORED[numbers])
         self.pages = np.random.default_rng(3).permutation(shape.pages)[:count].tolist()
         self.keys = rows(length, KV_HEADS * head_dim, 4) * np.float32(scale)
-        self.values = rows(length, KV_HEADS * head_dim, 5)
+        self.values = rows(length, KV_HEADS * head_dim, 5, magnitude)
         bad = np.full((shape.pages * page_tokens, KV_HEADS * head_dim), np.nan, np.float32)
         for layer in range(LAYERS):
             self.store(bad, bad, 0, layer, list(range(shape.pages)))
@@ -66,27 +67,51 @@ class Sequence:
         self.card.attention.rows(self.card.stored(queries), self.cache, self.sight(window), placed, out)
         return self.card.numbers(out)
 
+    def spoil(self, start: int) -> None:
+        """Put what is infinite behind these positions, by nobody's kernel."""
+        layout = len(self.pages) * 2 + 1, LAYERS, 2, KV_HEADS, self.cache.page_tokens, self.head_dim
+        bits = np.empty(layout, self.cache.stored.bits)
+        self.card._device.download(self.cache.pointer, bits)
+        for position in range(start, len(self.keys)):
+            page, inside = self.pages[position // self.cache.page_tokens], position % self.cache.page_tokens
+            bits[page, 1, :, :, inside] = 0x7F80 if self.numbers == "bf16" else 0x7C00
+        self.card._device.store(self.cache.pointer, bits)
+
     def chunk(self, queries: np.ndarray, first: int, window: int = 0) -> np.ndarray:
         out = self.card.empty(*queries.shape)
         self.card.attention.chunk(self.card.stored(queries), self.cache, self.sight(window), self.pages, first, out)
         return self.card.numbers(out)
 
     def exact(self, queries: np.ndarray, positions: list[int], window: int = 0) -> np.ndarray:
-        """In float64, written out plainly; of keys and values as they are kept."""
-        asked = queries.astype(np.float64).reshape(len(queries), HEADS, self.head_dim)
+        return self.attended(queries.astype(np.float64) * self.head_dim**-0.5, positions, window)[0]
+
+    def in_tensor_cores(self, queries: np.ndarray, first: int, window: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """And by how much it may be wrong: weights and their sum are rounded, and float16's end at 2^-24."""
+        scale = np.float32(self.head_dim**-0.5)
+        positions = list(range(first, first + len(queries)))
+        asked = rounded(queries * scale, self.numbers).astype(np.float64)
+        exact, size = self.attended(asked, positions, window)
+        least, seen = 2.0**-25 if self.numbers == "f16" else 0.0, first + len(queries)
+        digits = 11 if self.numbers == "f16" else 8
+        return exact, size * (2 * 1.01 * 2.0**-digits + 2e-5) + least * seen * np.abs(self.values).max() + 1e-44
+
+    def attended(self, asked: np.ndarray, positions: list[int], window: int) -> tuple[np.ndarray, np.ndarray]:
+        """In float64, written out plainly; of keys and values as they are kept.  And the sizes of what was added."""
+        asked = asked.reshape(len(asked), HEADS, self.head_dim)
         keys, values = (
             rounded(array, self.numbers).astype(np.float64).reshape(-1, KV_HEADS, self.head_dim)
             for array in (self.keys, self.values)
         )
-        out = np.empty(asked.shape)
+        out, sizes = np.empty(asked.shape), np.empty(asked.shape)
         for row, position in enumerate(positions):
             for head in range(HEADS):
                 begin = max(0, position + 1 - window) if window else 0
                 seen = slice(begin, position + 1), head // (HEADS // KV_HEADS)
-                scores = keys[seen] @ asked[row, head] * self.head_dim**-0.5
+                scores = keys[seen] @ asked[row, head]
                 weights = np.exp(scores - scores.max())
                 out[row, head] = weights / weights.sum() @ values[seen]
-        return out.reshape(queries.shape)
+                sizes[row, head] = weights / weights.sum() @ np.abs(values[seen])
+        return out.reshape(len(asked), -1), sizes.reshape(len(asked), -1)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +129,49 @@ def test_attention_of_lone_rows_is_exact_up_to_rounding(
     np.testing.assert_allclose(sequence.rows(queries, positions), exact, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "page_tokens", "numbers"),
-    [*((dim, tokens, "f32") for dim in (16, 100, 136, 256) for tokens in (1, 16)), (100, 1, "f16"), (64, 16, "bf16")],
-)
-def test_attention_of_a_chunk_is_exact_up_to_rounding(
-    card: GpuOps, head_dim: int, page_tokens: int, numbers: str
-) -> None:
-    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens, numbers=numbers)
+@pytest.mark.parametrize("head_dim", [16, 100, 136, 256])
+@pytest.mark.parametrize("page_tokens", [1, 16])
+def test_attention_of_a_chunk_is_exact_up_to_rounding(card: GpuOps, head_dim: int, page_tokens: int) -> None:
+    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens)
     queries = rows(40, HEADS * head_dim, 6)
     exact = sequence.exact(queries, list(range(43, 83)))
     np.testing.assert_allclose(sequence.chunk(queries, 43), exact, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "page_tokens", "numbers"),
+    [
+        *((64, 16, "f16"), (80, 1, "bf16"), (128, 16, "bf16"), (256, 64, "f16")),
+        *((15, 16, "bf16"), (100, 1, "f16"), (136, 16, "f16")),
+    ],
+)
+def test_attention_in_tensor_cores_is_exact_up_to_the_rounding_of_what_is_multiplied(
+    card: GpuOps, head_dim: int, page_tokens: int, numbers: str
+) -> None:
+    """Of heads that are whole tiles, and of others."""
+    sequence = Sequence(card, 83, head_dim=head_dim, page_tokens=page_tokens, numbers=numbers)
+    queries = rows(40, HEADS * head_dim, 6)
+    exact, bound = sequence.in_tensor_cores(queries, 43)
+    assert (np.abs(sequence.chunk(queries, 43) - exact) < bound).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "magnitude"), [("f16", "small"), ("f16", "denormal"), *(("bf16", each) for each in MAGNITUDES)]
+)
+def test_values_of_every_size_are_weighed_in_tensor_cores(card: GpuOps, numbers: str, magnitude: str) -> None:
+    sequence = Sequence(card, 83, head_dim=16, page_tokens=16, numbers=numbers, magnitude=magnitude)
+    queries = rows(40, HEADS * 16, 6)
+    exact, bound = sequence.in_tensor_cores(queries, 43)
+    assert (np.abs(sequence.chunk(queries, 43) - exact) < bound).all()
+
+
+@pytest.mark.parametrize("numbers", SIXTEEN_BITS)
+def test_values_that_are_equal_are_what_comes_of_them(card: GpuOps, numbers: str) -> None:
+    """However coarse the weights are: they are divided by their own sum."""
+    sequence = Sequence(card, 83, head_dim=64, page_tokens=16, numbers=numbers)
+    sequence.store(sequence.keys, np.full_like(sequence.values, 1.25), 0)
+    got = sequence.chunk(rows(40, HEADS * 64, 6), 43)
+    np.testing.assert_allclose(got, 1.25, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [1, 20, 300])
@@ -129,17 +186,27 @@ def test_attention_of_a_window_is_exact_up_to_rounding(card: GpuOps, window: int
     np.testing.assert_allclose(sequence.chunk(queries, 500, window), exact, rtol=2e-4, atol=2e-5)
 
 
-def test_scores_that_are_far_apart_overflow_nowhere(card: GpuOps) -> None:
-    sequence = Sequence(card, 300, head_dim=16, page_tokens=64, scale=1e4)
-    queries = rows(20, HEADS * 16, 6) * 100
+@pytest.mark.parametrize(("window", "numbers"), [(1, "f16"), (20, "bf16"), (300, "f16"), (600, "bf16")])
+def test_attention_of_a_window_in_tensor_cores_is_exact_up_to_rounding(card: GpuOps, window: int, numbers: str) -> None:
+    sequence = Sequence(card, 600, head_dim=16, page_tokens=16, numbers=numbers)
+    queries = rows(70, HEADS * 16, 6)
+    exact, bound = sequence.in_tensor_cores(queries, 500, window)
+    assert (np.abs(sequence.chunk(queries, 500, window) - exact) < bound).all()
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_scores_that_are_far_apart_overflow_nowhere(card: GpuOps, numbers: str) -> None:
+    sequence = Sequence(card, 300, head_dim=16, page_tokens=64, scale=1e4, numbers=numbers)
+    queries = rounded(rows(20, HEADS * 16, 6) * 100, numbers)
     exact = sequence.exact(queries, list(range(280, 300)))
     np.testing.assert_allclose(sequence.rows(queries, list(range(280, 300))), exact, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sequence.chunk(queries, 280), exact, rtol=1e-3, atol=1e-4)
 
 
-def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps) -> None:
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_a_row_does_not_meet_what_a_later_one_stored(card: GpuOps, numbers: str) -> None:
     """Not even multiplied by zero: what is infinite there would make it no number."""
-    sequence = Sequence(card, 48, head_dim=16, page_tokens=16)
+    sequence = Sequence(card, 48, head_dim=16, page_tokens=16, numbers=numbers)
     queries = rows(48, HEADS * 16, 6)
     before = sequence.chunk(queries, 0)
     late = np.full((8, KV_HEADS * 16), np.inf, np.float32)
@@ -264,9 +331,26 @@ def test_a_row_of_a_chunk_has_the_same_bits_wherever_the_chunk_is_cut(card: GpuO
         assert np.concatenate(parts).tobytes() == whole.tobytes(), cuts
 
 
-@pytest.mark.parametrize("window", [0, 100, 300])
-def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps, window: int) -> None:
-    sequence = Sequence(card, 600, head_dim=16, page_tokens=64)
+@pytest.mark.parametrize(("window", "numbers"), [(0, "f16"), (20, "bf16")])
+def test_a_row_in_tensor_cores_has_the_same_bits_at_every_place_of_a_tile(
+    card: GpuOps, window: int, numbers: str
+) -> None:
+    """At every count of rows, wherever the chunk is cut, and whatever lies behind it."""
+    sequence = Sequence(card, 52, head_dim=24, page_tokens=16, numbers=numbers)
+    queries = rows(52, HEADS * 24, 6)
+    whole = sequence.chunk(queries, 0, window)
+    assert np.isfinite(whole).all()
+    for cut in range(1, 52):
+        assert sequence.chunk(queries[cut:], cut, window).tobytes() == whole[cut:].tobytes(), cut
+    for cut in reversed(range(1, 52)):
+        sequence.spoil(cut)
+        assert sequence.chunk(queries[:cut], 0, window).tobytes() == whole[:cut].tobytes(), cut
+        assert sequence.chunk(queries, 0, window)[:cut].tobytes() == whole[:cut].tobytes(), cut
+
+
+@pytest.mark.parametrize(("window", "numbers"), [(0, "f32"), (100, "f32"), (300, "f32"), (100, "f16")])
+def test_a_lone_row_has_the_same_bits_beside_any_others(card: GpuOps, window: int, numbers: str) -> None:
+    sequence = Sequence(card, 600, head_dim=16, page_tokens=64, numbers=numbers)
     queries, positions = rows(8, HEADS * 16, 6), [3, 599, 255, 256, 0, 300, 63, 511]
     together = sequence.rows(queries, positions, window)
     alone = [sequence.rows(queries[at : at + 1], [position], window) for at, position in enumerate(positions)]

@@ -333,6 +333,7 @@ T __shfl_sync(unsigned mask, T value, int lane, int = 32, EMU_LINE) {
 inline float expf(float x) { return __builtin_expf(x); }
 inline float sqrtf(float x) { return __builtin_sqrtf(x); }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
+inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float __uint_as_float(unsigned bits) {
   float value;
   memcpy(&value, &bits, 4);

@@ -66,6 +66,18 @@ inline void load_matrices(unsigned (&words)[4], const unsigned* row, EMU_LINE) {
   for (unsigned i = 0; i < 4; ++i) words[i] = emu::take_from(~0u, row, i * 8 + lane / 4, line)[lane % 4];
 }
 
+inline void load_transposed(unsigned (&words)[4], const unsigned* row, EMU_LINE) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) emu::fail("a matrix's row is not at a multiple of 16 bytes", line);
+  const unsigned lane = emu::rank() % emu::kWarp;
+  for (unsigned i = 0; i < 4; ++i) {
+    words[i] = 0;
+    for (unsigned k = 0; k < 2; ++k) {
+      const unsigned both = emu::take_from(~0u, row, i * 8 + lane % 4 * 2 + k, line)[lane / 8];
+      words[i] |= (lane / 4 % 2 ? both >> 16 : both & 0xffffu) << 16 * k;
+    }
+  }
+}
+
 template <typename Number>
 EMU_OWN void multiply_add(float (&sums)[4], const unsigned (&left)[4], const unsigned* right, EMU_LINE) {
   const unsigned lane = emu::rank() % emu::kWarp;
