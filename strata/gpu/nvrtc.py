@@ -1,19 +1,19 @@
 """From `.cu` text to a cubin, by NVRTC through ctypes: no toolkit and no GPU are needed.
 
-Knows the library's calls (https://docs.nvidia.com/cuda/nvrtc/) and where it may lie; no kernel and no cache.
+Knows the library's calls (https://docs.nvidia.com/cuda/nvrtc/); no kernel and no cache.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from strata.errors import DeviceFault, DeviceMissing
+from strata.gpu.libraries import Wanted
 
-_NAMES: Final = ("libnvrtc.so.13", "libnvrtc.so.12")
+NVRTC: Final = Wanted("libnvrtc", beside="libnvrtc-builtins")
 
 
 class Nvrtc:
@@ -21,7 +21,7 @@ class Nvrtc:
 
     def __init__(self, path: Path | None = None) -> None:
         """`path`: this one; None: the system's, else that of a wheel of NVIDIA's."""
-        self._library = _load() if path is None else _open(path)
+        self._library = _load() if path is None else NVRTC.open(path)
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._ask("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
@@ -75,26 +75,7 @@ def _strings(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def _load() -> ctypes.CDLL:
-    for name in _NAMES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    for path in wheels():
-        return _open(path)
-    raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install '.[cuda]'`")
-
-
-def wheels() -> Iterator[Path]:
-    """The libraries that wheels of NVIDIA's brought, the newest first."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    found = [path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.*")]
-    yield from sorted(found, key=lambda path: path.name, reverse=True)
-
-
-def _open(path: Path) -> ctypes.CDLL:
-    # It asks for these by name, and the loader doesn't look beside it.
-    for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
-        ctypes.CDLL(str(builtins))
-    return ctypes.CDLL(str(path))
+    library = NVRTC.load()
+    if library is None:
+        raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install '.[cuda]'`")
+    return library

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from strata.gpu.cubins import sources
-from strata.gpu.nvrtc import Nvrtc, wheels
+from strata.gpu.nvrtc import NVRTC, Nvrtc
 from strata.gpu.weights import FORMATS
 
 HEADS = ("-DHEAD_DIM=64", "-DHEAD_DIM=128", "-DHEAD_DIM=256")
@@ -21,7 +21,7 @@ WITHOUT_BRAIN = ("sm_75",)
 
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:
-    nvrtc, texts = Nvrtc(next(wheels())), sources()
+    nvrtc, texts = Nvrtc(next(NVRTC.in_wheels())), sources()
     variants = {
         "tensor.cu": [
             *(f"-DWEIGHTS={kind} -DNUMBER=Half" for kind in formats),

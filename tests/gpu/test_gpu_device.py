@@ -20,7 +20,7 @@ from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cubins import Cubins, cubin_cache, sources
 from strata.gpu.device import Device
-from strata.gpu.nvrtc import Nvrtc, wheels
+from strata.gpu.nvrtc import NVRTC, Nvrtc
 from strata.gpu.ops import GpuOps
 from strata.gpu.staging import Staging
 
@@ -383,7 +383,7 @@ def test_a_compiler_that_cannot_be_found_is_a_thing_to_install() -> None:
 import ctypes, importlib.util
 importlib.util.find_spec = lambda name: None
 from strata.errors import DeviceMissing
-from strata.gpu.nvrtc import Nvrtc, wheels
+from strata.gpu.nvrtc import NVRTC, Nvrtc
 try:
     Nvrtc()
 except DeviceMissing as error:
@@ -408,8 +408,8 @@ def test_nvidias_own_compiler_takes_the_kernels_and_spills_nothing() -> None:
 
 def test_an_architecture_that_the_compiler_does_not_know_is_named() -> None:
     code = """
-from strata.gpu.nvrtc import Nvrtc, wheels
-Nvrtc(next(wheels())).compile("", "norm.cu", "sm_1", headers={})
+from strata.gpu.nvrtc import NVRTC, Nvrtc
+Nvrtc(next(NVRTC.in_wheels())).compile("", "norm.cu", "sm_1", headers={})
 """
     assert "DeviceFault: norm.cu can't be compiled for sm_1: NVRTC_ERROR" in python(code, {"PATH": "/usr/bin:/bin"})
 
@@ -445,5 +445,5 @@ def test_a_card_that_is_not_there_is_a_problem_and_the_compiler_is_found_all_the
 
 def test_the_compiler_of_a_wheel_is_found() -> None:
     """One of them at least is there: the test of the kernels takes it."""
-    assert all(path.name.startswith("libnvrtc.so.") for path in wheels())
-    assert next(wheels()).exists()
+    assert all(path.name.startswith("libnvrtc.so.") for path in NVRTC.in_wheels())
+    assert next(NVRTC.in_wheels()).exists()
