@@ -219,6 +219,11 @@ class EngineSettings:
         "what a card keeps keys and values in, and rounds rows and weights to as it multiplies many rows; not f32: on "
         "its tensor cores",
     )
+    products: str = _setting(
+        "auto",
+        _one_of("auto", "own", "cublas"),
+        "who multiplies them on a card in 16 bits: own, our kernels; cublas, NVIDIA's; auto: cublas where it is there",
+    )
     kv_mib: int | None = _setting(
         None,
         _optional(_whole(1)),
@@ -254,6 +259,8 @@ class EngineSettings:
     def __attrs_post_init__(self) -> None:
         if self.activations != "f32" and self.device is not Device.CUDA:
             raise ConfigError("activations", f"{self.activations} is for a card: set device to {Device.CUDA} too")
+        if self.products == "cublas" and self.activations == "f32":
+            raise ConfigError("products", "cublas multiplies numbers of 16 bits: set activations to bf16 or f16 too")
 
 
 @frozen(kw_only=True)

@@ -62,6 +62,14 @@ def test_numbers_of_sixteen_bits_are_for_a_card() -> None:
             Settings.of(activations=bad)
 
 
+def test_a_library_for_products_is_for_numbers_of_sixteen_bits() -> None:
+    card = {"device": "cuda", "activations": "f16"}
+    assert [Settings.of(products=name, **card).engine.products for name in ("auto", "own", "cublas")]
+    for bad in ({"products": "cublas"}, {"products": "cublas", "device": "cuda"}, {"products": "blas", **card}):
+        with pytest.raises(ConfigError, match=r"^products: "):
+            Settings.of(**bad)
+
+
 def test_every_setting_says_what_it_is() -> None:
     for part in attrs.fields(Settings):
         if attrs.has(type(getattr(Settings(), part.name))):

@@ -66,7 +66,7 @@ def doctor(
     settings = Settings.of(policy=policy, served_name=served_name, **named(dict(flags)))
     sections = {
         "machine": list(_machine()),
-        "arithmetic": [*_arithmetic(), *_card(settings.engine.device)],
+        "arithmetic": [*_arithmetic(), *_card(settings.engine)],
         "model": list(_model(model)),
         f"settings (policy {settings.policy})": list(_settings(settings, context)),
         "bound on waiting": list(_bound(settings.scheduler, rates)),
@@ -136,12 +136,12 @@ def _arithmetic() -> Iterator[Finding]:
     yield Finding("device", "cpu, float32")
 
 
-def _card(device: Device) -> Iterator[Finding]:
+def _card(settings: EngineSettings) -> Iterator[Finding]:
     """What is missing for a card needs mending only where one is asked for."""
     from strata.gpu.found import look
 
     found = look()
-    asked = device is Device.CUDA
+    asked = settings.device is Device.CUDA
     if found.compiler:
         yield Finding("compiler", found.compiler)
     if found.problem:
@@ -150,6 +150,9 @@ def _card(device: Device) -> Iterator[Finding]:
         )
     else:
         yield Finding("cuda", str(found.card))
+        needed = settings.products == "cublas"
+        unusable = "not usable" if needed else f"not usable: {found.no_cublas}"
+        yield Finding("cuBLAS", found.cublas or unusable, found.no_cublas if needed else None)
 
 
 def _model(name: str | None) -> Iterator[Finding]:

@@ -63,9 +63,10 @@ def _make_engine(file: ModelFile, settings: Settings, open_trace: Callable[[], T
 def open_device(settings: EngineSettings) -> Ops:
     """The one that the settings name, to be closed.  Raises ConfigError, DeviceMissing."""
     if settings.device is Device.CUDA:
+        from strata.gpu.cublas import open_cublas
         from strata.gpu.ops import GpuOps
 
-        return GpuOps(activations=settings.activations)
+        return GpuOps(activations=settings.activations, open_blas=partial(open_cublas, settings.products))
     from strata.cpu.device import open_cpu
 
     return open_cpu(settings.threads)

@@ -65,6 +65,8 @@ class Device:
         self._events: list[Any] = []
         self._unused: list[int] = []
         self._closed = False
+        self.cuda: tuple[int, int]
+        """CUDA's version that the driver knows."""
         card = self._first_card()
         self.name: str = card.name()
         self.capability: tuple[int, int] = card.compute_capability()
@@ -82,7 +84,8 @@ class Device:
         driver = self._driver
         try:
             driver.init()
-            self._check_version(*divmod(driver.get_driver_version() // 10, 100))
+            self.cuda = divmod(driver.get_driver_version() // 10, 100)
+            self._check_version(*self.cuda)
             return driver.Device(0)
         except driver.Error as error:
             raise DeviceMissing(f"there is no CUDA card that can be used ({error}): see `nvidia-smi`") from error
@@ -103,6 +106,11 @@ class Device:
             raise OutOfDeviceMemory(f"the device {self.name} has no memory left to {what}") from error
         except self._driver.Error as error:
             raise DeviceFault(f"the device {self.name} could not {what}: {error}") from error
+
+    @property
+    def stream(self) -> int:
+        """The stream's handle, for a library that is told to work on it."""
+        return int(self._stream.handle)
 
     # -- memory ---------------------------------------------------------------------------------------------------
 

@@ -6,17 +6,21 @@ from attrs import frozen
 
 from strata.errors import DeviceFault, DeviceMissing
 from strata.gpu.cubins import Cubins
+from strata.gpu.cublas import Cublas, Library
 from strata.gpu.device import Device
 from strata.gpu.nvrtc import Nvrtc
 
 
 @frozen
 class Found:
-    """`problem`: what is missing and how to get it; None where a card can be used."""
+    """`problem`: what is missing and how to get it; None where a card can be used.  `no_cublas`: the same of cuBLAS,
+    where there is a card to try it on."""
 
     card: str | None
     compiler: str | None
     problem: str | None
+    cublas: str | None = None
+    no_cublas: str | None = None
 
 
 def look() -> Found:
@@ -28,8 +32,17 @@ def look() -> Found:
         device = Device(Cubins(nvrtc))
         try:
             card = f"{device.name}, {device.arch}, {device.free_memory() >> 20:,} MiB free"
+            return Found(card, compiler, None, *_cublas(device))
         finally:
             device.close()
     except (DeviceMissing, DeviceFault) as error:
         return Found(None, compiler, str(error))
-    return Found(card, compiler, None)
+
+
+def _cublas(device: Device) -> tuple[str | None, str | None]:
+    try:
+        cublas = Cublas(Library(), device)
+    except (DeviceMissing, DeviceFault) as error:
+        return None, str(error)
+    cublas.close()
+    return cublas.name, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ from strata.gpu.arrays import DeviceArray
 from strata.gpu.attention import Attention, Sight, check_width
 from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
+from strata.gpu.cublas import Cublas
 from strata.gpu.device import Device
 from strata.gpu.largest import Largest
 from strata.gpu.lead import Lead
@@ -25,6 +27,9 @@ from strata.gpu.staging import Staging
 from strata.gpu.steps import RecordedStep, Replaying, bytes_of
 from strata.gpu.table import EMBED
 from strata.gpu.weights import Activation, GatedMatrix, Matrix, Stored
+from strata.gpu.whole_tiles import USUAL, Sizes, WholeTiles
+
+_log: Final = logging.getLogger(__name__)
 
 RESERVE: Final = 256 << 20
 """Bytes of the card that are left alone, for what the driver itself takes as kernels are loaded."""
@@ -41,38 +46,56 @@ Floats = NDArray[np.float32]
 class GpuOps:
     """Implements `strata.models.ops.Ops`.  Made, used and closed on one thread.
 
-    Rows need no tile to be alone in: every kernel computes a row the same way beside any others.  So a tile is one row.
+    Rows need no tile to be alone in: every kernel computes a row the same way beside any others.  So a tile is one row;
+    where cuBLAS makes the products it is what that is always asked for (whole_tiles.py).
     """
 
-    def __init__(self, make_device: Callable[[], Device] | None = None, activations: str = "f32") -> None:
-        """`activations`: one of `MANY_OF`, and of `STORED`.
+    def __init__(
+        self,
+        make_device: Callable[[], Device] | None = None,
+        activations: str = "f32",
+        open_blas: Callable[[Device], Cublas | None] | None = None,
+        sizes: Sizes = USUAL,
+    ) -> None:
+        """`activations`: one of `MANY_OF`, and of `STORED`.  `open_blas`: of products of 16 bits by cuBLAS, if they are to be; `sizes`:
+        of these.
 
-        Raises DeviceMissing where there is no card, ConfigError where it hasn't these numbers, and OutOfDeviceMemory.
+        Raises DeviceMissing where there is no card, or not what `open_blas` needs, ConfigError where it hasn't these
+        numbers, and OutOfDeviceMemory.
         """
         self._device = (make_device or open_device)()
+        self._blas: Cublas | None = None
         self._lead = Lead(self._device)
-        self.tile = 1
         self._activations = activations
         try:
             _check_numbers(self._device, activations)
             self._staging = staging = Staging(self._device)
             self.attention = Attention(self._device, staging)
-            self.tiles = RowwiseKernels(self._device, staging, MANY_OF[activations])
+            if open_blas is not None and activations != "f32":
+                self._blas = open_blas(self._device)
+            self.tiles = self._kernels_of_tiles(sizes)
+            self.tile = sizes.rows if isinstance(self.tiles, WholeTiles) else 1
             self.rows = RowwiseKernels(self._device, staging, FEW)
             self._lone = LoneRows(self.rows, self.attention)
             self._largest = Largest(self._device)
             self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
         except BaseException:
-            self._device.close()
+            self.close()
             raise
+
+    def _kernels_of_tiles(self, sizes: Sizes) -> RowwiseKernels | WholeTiles:
+        if self._blas is None:
+            return RowwiseKernels(self._device, self._staging, MANY_OF[self._activations])
+        return WholeTiles(self._device, self._staging, self._blas, self._activations, sizes)
 
     @property
     def device(self) -> str:
         numbers = "" if self._activations == "f32" else f", {self._activations}"
-        return f"cuda ({self._device.name}, {self._device.arch}{numbers})"
+        products = "" if self._blas is None else f", {self._blas.name}"
+        return f"cuda ({self._device.name}, {self._device.arch}{numbers}{products})"
 
     def slice_tiles(self, _position: int) -> int:
-        return _SLICE_ROWS
+        return _SLICE_ROWS // self.tile
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -83,10 +106,18 @@ class GpuOps:
         return int(tensor.data.nbytes)
 
     def matrix(self, parts: Sequence[Stored]) -> Matrix:
-        return weights.load(self._device, parts)
+        matrix = weights.load(self._device, parts)
+        self._expect(matrix.parts[0].columns)
+        return matrix
 
     def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> GatedMatrix:
-        return weights.load_gated(self._device, gate, up, activation)
+        matrix = weights.load_gated(self._device, gate, up, activation)
+        self._expect(matrix.gate.columns)
+        return matrix
+
+    def _expect(self, columns: int) -> None:
+        if isinstance(self.tiles, WholeTiles):
+            self.tiles.expect(columns)
 
     def vector(self, tensor: Stored) -> DeviceArray:
         return self.vectors([tensor])
@@ -123,6 +154,10 @@ class GpuOps:
     def cache(self, shape: Shape) -> PagedCache:
         """Raises ModelError for heads that are too wide: said when the engine starts, not at the first request."""
         check_width(shape.head_dim)
+        if isinstance(self.tiles, WholeTiles):
+            # Known now: all weights have been loaded.
+            taken = self.tiles.nbytes / 2**20
+            _log.info("strata: %s multiplies what is read, with %.1f MiB of the card", self._blas, taken)
         return PagedCache(self._device, shape, STORED[self._activations])
 
     def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
@@ -184,6 +219,10 @@ class GpuOps:
             self.tiles.rotate(rows, sight.angles, cache.head_dim, real)
         self.attention.store(cache, sight.layer, pages, real.start, stored, values[inside])
         self.attention.chunk(asked, cache, sight, pages, real.start, out[inside])
+        for padding in (out[: inside.start], out[inside.stop :]):
+            # They lie side by side: `out` is no columns of wider rows.
+            if len(padding):
+                self._device.zero(padding.pointer, 4 * padding.stride * len(padding))
 
     def attend_rows(
         self,
@@ -204,6 +243,8 @@ class GpuOps:
         return bytes_of(operations)
 
     def close(self) -> None:
+        if self._blas is not None:
+            self._blas.close()
         self._device.close()
 
 

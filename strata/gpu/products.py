@@ -1,7 +1,7 @@
 """What is done to each row by itself: norms, products, gates, rotations.  Knows rows; no cache and no sequence.
 
 Two forms, as in `cuda/linear.cu`: for few rows and for many; of the latter one more in numbers of 16 bits, as in
-`cuda/tensor.cu`.  Their products round differently, and nothing else does.
+`cuda/tensor.cu`.  Their products round differently, and nothing else does.  whole_tiles.py has those that cuBLAS makes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ MANY_OF: Final = {"f32": MANY, "f16": _in_tensor_cores("Half"), "bf16": _in_tens
 """For many rows, by the numbers that rows and weights are rounded to before they are multiplied."""
 
 
-class RowwiseKernels:
-    """Implements `strata.models.ops.Kernels` in one of these forms."""
+class Rowwise:
+    """All but the products, which are the same in every form."""
 
-    def __init__(self, device: Device, staging: Staging, form: Form) -> None:
+    def __init__(self, device: Device, staging: Staging) -> None:
         self._device = device
         self._staging = staging
-        self._form = form
 
     def norm(self, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
         self._norm(table.NORM, x, weight, eps, out)
@@ -85,6 +84,14 @@ class RowwiseKernels:
         kernel = self._device.load(table.ROTATE)
         where = angles.pointer, positions, apart
         self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, *where, heads, head_dim, turned)
+
+
+class RowwiseKernels(Rowwise):
+    """Implements `strata.models.ops.Kernels` in one of these forms."""
+
+    def __init__(self, device: Device, staging: Staging, form: Form) -> None:
+        super().__init__(device, staging)
+        self._form = form
 
     def linear(self, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:
         self._multiply(self._form.linear, x, matrix, out)

@@ -44,10 +44,14 @@ GATED_TILES: Final = Kernel("linear.cu", "gated_tiles", _GATED, block=256)
 LINEAR_TENSOR: Final = Kernel("tensor.cu", "linear_tensor", _LINEAR, block=256)
 ADD_LINEAR_TENSOR: Final = Kernel("tensor.cu", "add_linear_tensor", _LINEAR, block=256)
 GATED_TENSOR: Final = Kernel("tensor.cu", "gated_tensor", _GATED, block=256)
+ROUND_ROWS: Final = Kernel("sixteen.cu", "round_rows", "PiPi")
+ROUND_WEIGHTS: Final = Kernel("sixteen.cu", "round_weights", "PiPi")
+OPEN_GATES: Final = Kernel("sixteen.cu", "open_gates", "PiPii")
 LARGEST: Final = Kernel("largest.cu", "largest", "PiPiiPP", block=256)
 
 KERNELS: Final = (
     *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, STORE_ROWS, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS),
     *(EMBED, LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
-    *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, ATTEND_CHUNK_TENSOR, LARGEST),
+    *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, ROUND_ROWS, ROUND_WEIGHTS, OPEN_GATES),
+    *(ATTEND_CHUNK_TENSOR, LARGEST),
 )

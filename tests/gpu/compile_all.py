@@ -22,11 +22,13 @@ WITHOUT_BRAIN = ("sm_75",)
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:
     nvrtc, texts = Nvrtc(next(NVRTC.in_wheels())), sources()
+    in_sixteen_bits = [
+        *(f"-DWEIGHTS={kind} -DNUMBER=Half" for kind in formats),
+        f"-DWEIGHTS={formats[-1]} -DNUMBER=Brain",  # which differs in one instruction
+    ]
     variants = {
-        "tensor.cu": [
-            *(f"-DWEIGHTS={kind} -DNUMBER=Half" for kind in formats),
-            f"-DWEIGHTS={formats[-1]} -DNUMBER=Brain",  # which differs in one instruction
-        ],
+        "tensor.cu": in_sixteen_bits,
+        "sixteen.cu": in_sixteen_bits,
         "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
         "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS[1:]],
         "chunk_tensor.cu": [f"{head} {stored}" for head in HEADS for stored in STORED[1:]],

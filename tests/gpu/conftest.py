@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import fakes
@@ -45,6 +46,21 @@ def driver(fake_folder: Path) -> ctypes.CDLL:
 def compiler(fake_folder: Path) -> Path:
     """The emulated compiler's file."""
     return fake_folder / fakes.COMPILER
+
+
+@pytest.fixture(scope="session")
+def find_cublas(real_card: bool, request: pytest.FixtureRequest) -> Callable[[], object]:
+    """Finds the emulated library; on a real card the one that is there, if any."""
+    from strata.errors import DeviceMissing
+    from strata.gpu.cublas import Library
+
+    if not real_card:
+        return partial(Library, request.getfixturevalue("fake_folder") / fakes.CUBLAS)
+    try:
+        Library()
+    except DeviceMissing as why:
+        pytest.skip(str(why))
+    return Library
 
 
 @pytest.fixture(scope="session")

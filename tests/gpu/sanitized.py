@@ -63,27 +63,34 @@ def run(folder: Path, texts: Path | None, canary: str | None = None) -> None:
     if canary not in PRODUCTS:
         attention(ops)
     if canary in (None, *PRODUCTS):
-        products(ops, "F32")
+        products(ops, "F32", folder)
     if canary is None:
-        products(ops, "Q5_1")
+        products(ops, "Q5_1", folder)
     ops.close()
 
 
-def products(ops: GpuOps, kind: str) -> None:
+def products(ops: GpuOps, kind: str, folder: Path) -> None:
+    from strata.gpu.cublas import Cublas, Library
     from strata.gpu.products import MANY_OF, RowwiseKernels
+    from strata.gpu.whole_tiles import Sizes, WholeTiles
 
     matrix = ops.matrix([tensor(70, 96, kind)])
     gated = ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1), "gelu")
     x, out = ops.stored(rows(9, 96)), ops.empty(9, 70)
     ops.embed(matrix, np.array([69, 0]), 2.0, ops.empty(2, 96))
     in_tensor_cores = [RowwiseKernels(ops._device, ops._staging, MANY_OF[number]) for number in ("f16", "bf16")]
-    for kernels in (ops.rows, ops.tiles, *in_tensor_cores):
+    cublas = Cublas(Library(folder / fakes.CUBLAS), ops._device)
+    by_cublas = [WholeTiles(ops._device, ops._staging, cublas, number, Sizes(9, 4096, 8)) for number in ("f16", "bf16")]
+    for kernels in by_cublas:
+        kernels.expect(96)
+    for kernels in (ops.rows, ops.tiles, *in_tensor_cores, *by_cublas):
         kernels.norm(x, ops.stored(rows(1, 96)), 1e-5, x)
         kernels.add_norm(x, ops.stored(rows(1, 96)), 1e-5, ops.stored(rows(9, 96)))
         kernels.linear(x, matrix, out)
         kernels.add_linear(x, matrix, out)
         kernels.gated(x, gated, out)
         assert np.isfinite(ops.numbers(out)).all()
+    cublas.close()
     largest(ops)
 
 

@@ -12,7 +12,8 @@ import attrs
 import numpy as np
 import pytest
 from drive import CHUNK, GREEDY, Drive, prompt
-from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Held, Run, another, same
+from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Run, another, same
+from reads import logits_of
 
 from strata.config import Settings
 from strata.cpu.ops import CpuOps
@@ -107,19 +108,6 @@ def test_logits_of_what_was_read_in_tensor_cores_are_those_of_float32_nearly(
     exact, rounded = (logits_of(tiny_model_path, GpuOps(make_device, numbers)) for numbers in ("f32", number))
     off = float(np.linalg.norm(exact - rounded) / np.linalg.norm(exact))
     assert 0 < off < 8 * 2.0**-digits
-
-
-def logits_of(path: Path, ops: GpuOps) -> np.ndarray:
-    """After the tiny model's reading of forty tokens."""
-    model = make_model(open_model(path), ops)
-    model.allocate(1, 64, context=64, rows=1)
-    slices = model.read(Held([0]), 0, np.array(prompt(1, 40)), model.workspace(64))
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            model.close()
-            return end.value
 
 
 class AllLogits(GpuOps):

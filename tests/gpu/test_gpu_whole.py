@@ -113,10 +113,40 @@ def test_a_card_without_memory_in_the_middle_is_told_to_every_client(tiny_model_
         assert any("OutOfDeviceMemory" in line for line in server.said)
 
 
+SIXTEEN = ("--device", "cuda", "--activations", "f16")
+
+
+def test_what_is_read_by_cublas_is_answered_alike_with_and_without_a_cached_beginning(tiny_model_path: Path) -> None:
+    """B54: the second time most of the prompt is there already; the start says what is used."""
+    with served("--model", tiny_model_path, *SIXTEEN, "--products", "cublas", *FLAGS) as server:
+        assert any("cuBLAS 13.9 multiplies what is read, with 112.2 MiB" in line for line in server.said)
+        answers = {Stream(server, LONG, max_tokens=8, ignore_eos=True).whole() for _ in range(2)}
+        assert len(answers) == 1
+        assert server.figure("vllm:prefix_cache_hits_total") > 0
+
+
+def test_a_library_that_is_asked_for_and_does_not_fit_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
+    refused = run(
+        *("serve", "--port", "0", "--model", tiny_model_path, *SIXTEEN, "--products", "cublas"),
+        environ={"FAKECUBLAS_VERSION": "1109"},
+    )
+    assert refused.returncode == 2
+    assert "cuBLAS 11.9 is too old, 12.0 is needed: `pip install '.[cublas]'` in the project's folder" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_doctor_says_which_card_there_is_and_what_it_has() -> None:
     done = run("doctor", "--device", "cuda")
     assert "emulated, sm_90, 1,024 MiB free" in done.stdout
     assert "CUDA 13.9" in done.stdout
+    assert "cuBLAS 13.9" in done.stdout
+
+
+def test_doctor_says_how_to_get_cublas_where_it_is_asked_for_and_does_not_fit() -> None:
+    said = "cuBLAS 11.9 is too old, 12.0 is needed: `pip install '.[cublas]'`"
+    for products, mend in (("auto", f"not usable: {said}"), ("cublas", f"-> {said}")):
+        done = run("doctor", *SIXTEEN, "--products", products, environ={"FAKECUBLAS_VERSION": "1109"})
+        assert mend in done.stdout
 
 
 def test_doctor_says_what_is_missing_where_a_card_is_asked_for() -> None:

@@ -454,6 +454,17 @@ CUresult cuGraphExecDestroy(CUgraphExec graph) {
   return poison;
 }
 
+// What a library that works on streams needs: its work in their order, and whether memory is there.
+CUresult fakecuda_tell(CUstream stream, const Work* work) {
+  ALONE;
+  NOT_CAPTURING;
+  return tell(stream, *work);
+}
+int fakecuda_inside(CUdeviceptr at, size_t size) {
+  ALONE;
+  return lies_inside(at, size);
+}
+
 // How much was told and not done yet.
 int fakecuda_waiting() {
   ALONE;
