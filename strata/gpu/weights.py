@@ -56,10 +56,6 @@ class Matrix:
 
     parts: tuple[Part, ...]
 
-    @property
-    def outputs(self) -> int:
-        return sum(part.outputs for part in self.parts)
-
 
 @frozen
 class GatedMatrix:

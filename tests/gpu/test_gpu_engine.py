@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,11 +31,15 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "data" / "golden_smollm2.json"
 MakeDevice = Callable[..., Device]
 
 
-@pytest.fixture(scope="module", params=["F32", "Q4_1", "Q8_0", "gemma3"])
+CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
+
+
+@pytest.fixture(scope="module", params=["F32", "Q4_1", "Q8_0", "qwen2", "qwen3", "gemma3.gguf"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other families have biases, norms of heads, and windows."""
+    if (CHECKPOINTS / request.param).exists():
+        return CHECKPOINTS / request.param
     folder = tmp_path_factory.mktemp("models")
-    if request.param == "gemma3":
-        return Path(shutil.copy(Path(__file__).parents[1] / "data" / "checkpoints" / "gemma3.gguf", folder))
     return write_tiny_model(folder / "tiny.gguf", kind=request.param)
 
 
