@@ -1,4 +1,5 @@
-"""What `make gpu-check` does beyond the tests: sanitizers, barriers taken out, threads backward, NVIDIA's compiler.
+"""What `make gpu-check` does beyond the tests: sanitizers, barriers taken out, threads backward, NVIDIA's compiler, and
+which lines the tests run.
 
 With an argument, `all`: every barrier of every file is taken out in turn, and not one of each kind alone.
 """
@@ -80,9 +81,10 @@ def every_barrier() -> Iterator[tuple[str, str]]:
 
 
 def checks(canaries: Iterator[tuple[str, str]]) -> Iterator[Check]:
-    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention")]
+    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention", "cublas")]
     kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *twins)
     yield Check("threads backward", kernels, {"EMU_BACKWARD": "1"})
+    yield Check("tests run nearly all lines of strata/gpu", (HERE / "covered.py",))
     yield sanitized("addresses and undefined behaviour", "address")
     yield sanitized("races", "thread")
     for arch in ARCHITECTURES:
