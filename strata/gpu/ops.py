@@ -57,8 +57,8 @@ class GpuOps:
         open_blas: Callable[[Device], Cublas | None] | None = None,
         sizes: Sizes = USUAL,
     ) -> None:
-        """`activations`: one of `MANY_OF`, and of `STORED`.  `open_blas`: of products of 16 bits by cuBLAS, if they are to be; `sizes`:
-        of these.
+        """`activations`: one of `MANY_OF`, and of `STORED`.  `open_blas`: of products of 16 bits by cuBLAS, if they are
+        to be; `sizes`: of these.
 
         Raises DeviceMissing where there is no card, or not what `open_blas` needs, ConfigError where it hasn't these
         numbers, and OutOfDeviceMemory.

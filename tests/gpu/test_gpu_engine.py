@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 import pytest
 from drive import CHUNK, GREEDY, Drive, prompt
-from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Run, another, same
+from parity import DISTURBANCES, MOVES, PROMPT, Disturb, Held, Run, another, same
 from reads import logits_of
 
 from strata.config import Settings
