@@ -242,7 +242,7 @@ class EngineSettings:
     )
     threads: int | None = _setting(None, _optional(_whole(1, 1024)), "unset: the processors this process may use")
     speculate: int = _setting(
-        3,
+        7,
         _whole(0, 7),
         "tokens beyond the next one that are computed with it where the text has said them before; 0: none",
     )
