@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from toy_model import LAYERS, ToyModel
 
@@ -15,9 +17,14 @@ BESIDE = 2 * 8 * 512 + 4 * 16
 """What the toy takes for two workspaces of 512 tokens and four rows, before a context."""
 
 
+def settings(**named: Any) -> EngineSettings:
+    """Of four rows, unless more run."""
+    return EngineSettings(**{"speculate": 3, **named})
+
+
 def planned(*, free: int = 10**12, max_running: int = 4, context: int = 4096, **named: int) -> Budget:
     model = ToyModel(context=context)
-    return plan(model, EngineSettings(**named), max_running=max_running, free_bytes=free)
+    return plan(model, settings(**named), max_running=max_running, free_bytes=free)
 
 
 def test_much_memory_gives_what_all_rows_can_use_and_no_more():
@@ -32,7 +39,7 @@ def test_a_card_gives_all_that_is_free_and_the_arena_lies_in_the_hosts_memory():
     beside = BESIDE + ToyModel().bytes_beside_pages(4096, 4) - ToyModel().bytes_beside_pages(0, 4)
     budget = plan(
         ToyModel(context=4096),
-        EngineSettings(),
+        settings(),
         max_running=4,
         free_bytes=100 * PAGE_BYTES + beside,
         host_bytes=4 * 10 * PAGE_BYTES,
@@ -54,25 +61,25 @@ def test_a_context_that_is_not_a_multiple_of_pages_has_room():
 
 
 def test_a_shorter_context_is_kept():
-    assert plan(ToyModel(context=4096), EngineSettings(context=128), max_running=2, free_bytes=10**9) == Budget(
+    assert plan(ToyModel(context=4096), settings(context=128), max_running=2, free_bytes=10**9) == Budget(
         pages=4, page_tokens=64, context=128, rows=4, slots=4
     )
 
 
 @pytest.mark.parametrize(
-    ("settings", "free", "words"),
+    ("chosen", "free", "words"),
     [
-        (EngineSettings(context=5000), 10**12, "context: 5000 is more than the 4096"),
-        (EngineSettings(context=4096), 4 * PAGE_BYTES * 10 + BESIDE, "context: 4096 tokens need .* 640 fit"),
-        (EngineSettings(kv_mib=2), MIB + BESIDE, "kv_mib: 2 MiB is more than the 1.0 MiB"),
-        (EngineSettings(kv_mib=1), MIB + BESIDE + 100, "kv_mib: with it .* are needed and .* are free"),
-        (EngineSettings(), PAGE_BYTES, "kv_mib: not even one page"),
-        (EngineSettings(kv_mib=1, arena_mib=9), 3 * MIB, "arena_mib: 9 MiB is more than the 2.0 MiB .* kv_mib"),
+        (settings(context=5000), 10**12, "context: 5000 is more than the 4096"),
+        (settings(context=4096), 4 * PAGE_BYTES * 10 + BESIDE, "context: 4096 tokens need .* 640 fit"),
+        (settings(kv_mib=2), MIB + BESIDE, "kv_mib: 2 MiB is more than the 1.0 MiB"),
+        (settings(kv_mib=1), MIB + BESIDE + 100, "kv_mib: with it .* are needed and .* are free"),
+        (settings(), PAGE_BYTES, "kv_mib: not even one page"),
+        (settings(kv_mib=1, arena_mib=9), 3 * MIB, "arena_mib: 9 MiB is more than the 2.0 MiB .* kv_mib"),
     ],
 )
-def test_what_can_not_be_is_refused_by_name(settings: EngineSettings, free: int, words: str):
+def test_what_can_not_be_is_refused_by_name(chosen: EngineSettings, free: int, words: str):
     with pytest.raises(ConfigError, match=words):
-        plan(ToyModel(), settings, max_running=4, free_bytes=free)
+        plan(ToyModel(), chosen, max_running=4, free_bytes=free)
 
 
 def test_a_file_of_any_context_is_served_up_to_what_fits_and_is_sensible():
@@ -82,7 +89,7 @@ def test_a_file_of_any_context_is_served_up_to_what_fits_and_is_sensible():
 
 
 def test_a_longer_context_is_served_where_it_is_asked_for():
-    asked = EngineSettings(context=2 * LONGEST_UNASKED)
+    asked = settings(context=2 * LONGEST_UNASKED)
     planned = plan(ToyModel(context=2**31 - 1), asked, max_running=1, free_bytes=10**12)
     assert planned.context == 2 * LONGEST_UNASKED
 
