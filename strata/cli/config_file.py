@@ -107,9 +107,10 @@ def _has_shape(value: Any, *, several: bool, flag: bool) -> bool:
 
 
 def _refuse_unknown(values: Mapping[str, Any], path: Path, context: click.Context) -> None:
-    known = _known(context)
+    own = _names_of(context.command)
     for name in values:
-        if name not in known:
+        # One file serves all commands; those of others are imported only where that is needed.
+        if name not in own and name not in (known := _known(context)):
             like = difflib.get_close_matches(name, known, n=1)
             hint = f" (is it {like[0]}?)" if like else ""
             raise ConfigError(name, f"{path} names it, and there is no such setting{hint}")
@@ -117,18 +118,27 @@ def _refuse_unknown(values: Mapping[str, Any], path: Path, context: click.Contex
 
 def _refuse_misspelt_variables(context: click.Context) -> None:
     """A key that isn't one leaves a server open; what is like no setting is somebody else's variable."""
-    known = {name.upper() for name in _known(context)}
+    own = {name.upper() for name in _names_of(context.command)}
     for variable in os.environ:
         name = variable.removeprefix(PREFIX)
-        if name == variable or name in known:
+        if name == variable or name in own:
+            continue
+        known = {name.upper() for name in _known(context)}
+        if name in known:
             continue
         if like := difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT):
             raise ConfigError(variable, f"there is no such setting (is it {PREFIX}{like[0]}?)")
 
 
 def _known(context: click.Context) -> frozenset[str]:
-    """What any command takes: one file serves them all."""
+    """What any command takes."""
     root = context.find_root().command
-    commands = root.commands.values() if isinstance(root, click.Group) else (context.command,)
-    names = (option.name for command in commands for option in command.params if isinstance(option, click.Option))
+    if not isinstance(root, click.Group):
+        return _names_of(context.command)
+    commands = (root.get_command(context, name) for name in root.list_commands(context))
+    return frozenset().union(*(_names_of(command) for command in commands if command is not None))
+
+
+def _names_of(command: click.Command) -> frozenset[str]:
+    names = (option.name for option in command.params if isinstance(option, click.Option))
     return frozenset(name for name in names if name is not None) - {"config", "help"}

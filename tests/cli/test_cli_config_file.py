@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,16 @@ def test_what_a_file_can_not_mean_is_refused_with_its_name(tmp_path: Path, line:
         CliRunner().invoke(cli, ["doctor", "--config", path], catch_exceptions=False)
     assert says in str(refused.value)
     assert path in str(refused.value)
+
+
+@pytest.mark.parametrize(("line", "code", "says"), [("port = 8001", 0, ""), ("prot = 8001", 2, "(is it port?)")])
+def test_a_command_knows_what_the_others_take_though_it_has_not_imported_them(
+    tmp_path: Path, line: str, code: int, says: str
+) -> None:
+    command = [sys.executable, "-m", "strata", "chat", "--config", written(tmp_path, line), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert says in done.stderr
 
 
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
