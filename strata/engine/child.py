@@ -24,7 +24,7 @@ from strata.engine.drive import Driven, Inbox, Said, drive
 from strata.engine.last_words import tells_of_memory, too_little_memory
 from strata.engine.lifeline import die_with_the_other_end_of
 from strata.engine.wire import Begin, CouldNotStart, Frames, FromChild, WireError, encode
-from strata.errors import ConfigError, frames_of
+from strata.errors import ConfigError, StartError, frames_of
 
 log: Final = logging.getLogger("strata.engine.child")
 
@@ -82,7 +82,8 @@ def _build(line: socket.socket, begin: Begin) -> Driven | None:
         return begin.spec.build()
     except BaseException as raised:
         error = _too_little(begin.memory_mib, raised)
-        if not isinstance(error, ConfigError):
+        if not isinstance(error, StartError):
+            # Of what says itself what to do, where it was found is of no use to anybody.
             log.error("the engine could not be built: %s", frames_of(error))
         setting = error.setting if isinstance(error, ConfigError) else None
         message = str(error) if setting is None else str(error).removeprefix(f"{setting}: ")

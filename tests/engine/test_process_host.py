@@ -109,13 +109,14 @@ async def start(spec: EngineSpec, settings: HostSettings | None = None) -> None:
 @pytest.mark.parametrize(
     "error", [ConfigError("kv_mib", "too much: raise it"), ModelError("a file: it is cut short"), StartError("no")]
 )
-async def test_what_hinders_the_start_is_raised_as_it_is(error: StartError) -> None:
-    """B37: as the same type with the same text, though it happened in another process."""
+async def test_what_hinders_the_start_is_raised_as_it_is(error: StartError, caplog: pytest.LogCaptureFixture) -> None:
+    """B37: as the same type with the same text, and not a line more, though it happened in another process."""
     words = [error.setting, "too much: raise it"] if isinstance(error, ConfigError) else [str(error)]
     with pytest.raises(type(error)) as caught:
         await start(named("refuse", kind=type(error).__name__, words=words))
     assert type(caught.value) is type(error)
     assert str(caught.value) == str(error)
+    assert caplog.messages == []
     assert children() == []
 
 
