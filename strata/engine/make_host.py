@@ -24,7 +24,7 @@ def make_host(model: OpenedOnce, settings: Settings, trace: Path | None, incarna
         from strata.engine.from_file import make_engine
 
         return ThreadHost(
-            lambda: make_engine(model(), settings, trace, trace_goes_on=incarnation > 1),
+            lambda: make_engine(model.with_weights(), settings, trace, trace_goes_on=incarnation > 1),
             incarnation=incarnation,
             watchdog_floor_s=hosting.watchdog_floor_s,
         )

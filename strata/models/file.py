@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class ModelFile:
-    """All that a file offers; each part is made when it is first asked for, and may raise ModelError then."""
+    """All that a file offers; each part is made when it is first asked for; ModelError or OSError then."""
 
     path: Path
     _index: Index = field(repr=False)
@@ -135,6 +135,17 @@ class OpenedOnce:
                 self._file = open_model(self.path, LANGUAGE)
             return self._file
 
+    def with_weights(self) -> ModelFile:
+        """The same with its weights looked at, made anew if they are not as its index has them.  Raises ModelError."""
+        file = self()
+        with self._opening:
+            try:
+                _ = file.tensors
+            except (ModelError, OSError):
+                # By the index alone it would be refused for what the index may have wrong.
+                self._file = file = open_model(self.path)
+            return file
+
 
 def open_model(path: Path, parts: Iterable[Part] = (*WEIGHTS, *LANGUAGE)) -> ModelFile:
     """Open a GGUF file by the index beside it, which is made (seconds) where it isn't there or not to be believed; or a
@@ -156,7 +167,15 @@ def open_model(path: Path, parts: Iterable[Part] = (*WEIGHTS, *LANGUAGE)) -> Mod
         raise ModelError(f"{path}: {' '.join(str(error).split())[:400]}") from error
     except OSError as error:
         why = error.strerror or error
-        raise ModelError(f"{path}: it cannot be read ({why}); check the path and its rights") from error
+        raise ModelError(
+            f"{path}: {_unread(path, error)} cannot be read ({why}); check the path and its rights"
+        ) from error
+
+
+def _unread(path: Path, error: OSError) -> str:
+    """Of a folder, which of its files."""
+    within = error.filename is not None and Path(error.filename).parent == path
+    return f"its {Path(error.filename).name}" if within else "it"
 
 
 def _refuse_what_is_no_file(path: Path) -> None:

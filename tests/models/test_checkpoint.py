@@ -256,7 +256,7 @@ def cut(folder: Path) -> None:
         (states(intermediate_size=64), "ffn_gate.weight has shape (96, 64) where (64, 64) belongs"),
         (states(eos_token_id=["a"]), "names no token"),
         (without("tokenizer.json"), "has no tokenizer.json"),
-        (without("model.safetensors"), "cannot be read"),
+        (without("model.safetensors"), "its model.safetensors cannot be read"),
         (without("chat_template.jinja"), "no chat template"),
         (holding("tokenizer.json", b"{}"), "tokenizer cannot be built"),
         (holding("tokenizer.json", b"["), "tokenizer.json is damaged"),

@@ -15,6 +15,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from attrs import evolve
 from gguf import GGMLQuantizationType, GGUFValueType
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from strata.errors import ModelError
 from strata.models import open_model
 from strata.models.config import KINDS, Rope
 from strata.models.file import WEIGHTS, OpenedOnce
+from strata.models.index import load_index, save_index
 from strata.testing.tiny_model import write_tiny_model
 
 Change = Callable[[gguf.GGUFWriter], None]
@@ -337,3 +339,26 @@ def test_what_can_not_be_opened_is_refused_to_each_that_asks(tmp_path: Path) -> 
     for _ in range(2):
         with pytest.raises(ModelError, match="there is no such file"):
             file()
+
+
+def test_weights_that_an_index_has_wrong_are_looked_up_in_the_file(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf")
+    true = open_model(path).tensors
+    index = load_index(path)
+    assert index is not None
+    save_index(path, evolve(index, tensors=index.tensors[:-1]))
+    file = OpenedOnce(path)
+    assert file().tokenizer is not None
+    found = file.with_weights()
+    assert found.tensors.keys() == true.keys()
+    assert file() is found
+
+
+def test_weights_that_can_not_be_had_are_refused_by_the_name_of_their_file(tmp_path: Path) -> None:
+    """B37: found when they are asked for, after all else was."""
+    path = write_tiny_model(tmp_path / "tiny.gguf")
+    file = OpenedOnce(path)
+    file()
+    path.unlink()
+    with pytest.raises(ModelError, match=r"tiny\.gguf: there is no such file"):
+        file.with_weights()
