@@ -30,5 +30,5 @@ def make_host(model: OpenedOnce, settings: Settings, trace: Path | None, incarna
         )
     if sys.platform != "linux":
         raise ConfigError("engine_host", "a process of its own needs Linux; leave it unset, or name thread")
-    spec = file_engine(model.path, settings, trace, trace_goes_on=incarnation > 1)
+    spec = file_engine(model.path, settings, trace, trace_goes_on=incarnation > 1, sha256=model.sha256)
     return ProcessHost(spec, incarnation=incarnation, settings=hosting)

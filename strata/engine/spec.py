@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from strata.config import EngineSettings, SchedulerSettings, Settings
 from strata.engine.drive import Driven
+from strata.errors import ModelError
 
 
 @frozen
@@ -36,21 +37,30 @@ class EngineSpec:
 
 
 def file_engine(
-    model: Path, settings: Settings, trace: Path | None = None, *, trace_goes_on: bool = False
+    model: Path,
+    settings: Settings,
+    trace: Path | None = None,
+    *,
+    trace_goes_on: bool = False,
+    sha256: str | None = None,
 ) -> EngineSpec:
-    """The engine that serves this model file.  Of the settings only those that an engine needs are sent."""
+    """The engine that serves this model file.  Of the settings only those that an engine needs are sent.
+
+    `sha256`: that the file must have still; None: whatever is there.
+    """
     arguments = {
         "model": str(model),
         "engine": attrs.asdict(settings.engine),
         "max_running": settings.scheduler.max_running,
         "trace": None if trace is None else str(trace),
         "trace_goes_on": trace_goes_on,
+        "sha256": sha256,
     }
     return EngineSpec("strata.engine.spec:make_file_engine", arguments)
 
 
 def make_file_engine(
-    model: str, engine: Mapping[str, Any], max_running: int, trace: str | None, trace_goes_on: bool
+    model: str, engine: Mapping[str, Any], max_running: int, trace: str | None, trace_goes_on: bool, sha256: str | None
 ) -> Driven:
     """Raises ModelError, ConfigError."""
     # Here and not above: they import all that an engine is made of.
@@ -61,4 +71,7 @@ def make_file_engine(
     schedule = SchedulerSettings(max_running=max_running, chunk_tokens=own.chunk_tokens)
     settings = Settings(engine=own, scheduler=schedule)
     path = None if trace is None else Path(trace)
-    return make_engine(open_model(Path(model), WEIGHTS), settings, path, trace_goes_on=trace_goes_on)
+    file = open_model(Path(model), WEIGHTS)
+    if sha256 is not None and file.sha256 != sha256:
+        raise ModelError(f"{model}: it is another file than the one whose vocabulary is served; start the server anew")
+    return make_engine(file, settings, path, trace_goes_on=trace_goes_on)

@@ -240,6 +240,8 @@ def _hypercorn_config(tls: Tls | None) -> Config:
     config.keep_alive_max_requests = sys.maxsize
     if tls is not None:
         config.certfile, config.keyfile = str(tls.certfile), str(tls.keyfile)
+        # Otherwise a key with a pass phrase is asked for it on the terminal, and all stands still meanwhile.
+        config.keyfile_password = ""
     return config
 
 

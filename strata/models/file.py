@@ -128,6 +128,11 @@ class OpenedOnce:
         """Whether its metadata needn't be parsed, so that others may open it too."""
         return self._file is None and has_index(self.path)
 
+    @property
+    def sha256(self) -> str | None:
+        """Of the file that was opened; None: none yet, or it has none."""
+        return (self._file.sha256 or None) if self._file else None
+
     def __call__(self) -> ModelFile:
         """With a language that can be spoken; its weights weren't looked at.  Raises ModelError."""
         with self._opening:

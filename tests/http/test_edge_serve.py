@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from edge_support import TLS, H2Client, Told, make_app, receive_all, receive_until, running
+from edge_support import CERTIFICATE, TLS, H2Client, Told, make_app, receive_all, receive_until, running
 
 from strata.config import ServeSettings
 from strata.errors import StartError
@@ -76,6 +76,12 @@ async def test_http2_is_agreed_on_within_tls() -> None:
 async def test_a_certificate_that_cannot_be_used_refuses_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"can't use the certificate and key in .*: No such file"):
         await serve(make_app(Told()), ServeSettings(port=0), tls=Tls(tmp_path / "none", tmp_path / "none"))
+
+
+async def test_a_key_with_a_pass_phrase_refuses_the_start_and_asks_nobody_for_it() -> None:
+    locked = CERTIFICATE.with_name("edge_locked_key.pem")
+    with pytest.raises(StartError, match=r"can't use the certificate and key in .*edge_locked_key"):
+        await serve(None, ServeSettings(port=0), tls=Tls(CERTIFICATE, locked))
 
 
 async def test_a_port_in_use_refuses_the_start_in_one_line() -> None:

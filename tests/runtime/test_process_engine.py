@@ -16,6 +16,7 @@ from strata.engine.process_host import ProcessHost
 from strata.engine.spec import file_engine
 from strata.errors import ConfigError, EngineUnavailable, ModelError
 from strata.models import open_model
+from strata.testing.tiny_model import write_tiny_model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -72,6 +73,17 @@ async def test_a_file_that_the_engine_and_the_tokenizer_both_refuse_is_one_error
         async with strata.open_runtime(path, engine_host=host, threads=1, kv_mib=16):
             pytest.fail("it must not start")
     assert left() == before
+
+
+async def test_an_engine_is_not_started_anew_on_another_file_than_the_one_that_is_served(tmp_path: Path) -> None:
+    """Its tokens would be another vocabulary's, and what is replayed another model's."""
+    path = write_tiny_model(tmp_path / "tiny.gguf", seed=1)
+    settings = Settings.of(engine_host="process", threads=1, kv_mib=16, restart_limit=0)
+    async with strata.open_runtime(path, settings=settings) as runtime:
+        await ask(runtime)
+        write_tiny_model(tmp_path / "other.gguf", seed=2).replace(path)
+        runtime.restart_engine()
+        assert "it is another file than the one whose vocabulary is served" in await runtime.wait_failed()
 
 
 async def test_an_engine_that_runs_out_of_its_memory_dies_and_the_runtime_goes_on(tiny_model_path: Path) -> None:
