@@ -21,13 +21,16 @@ from strata.scheduling.prefix import BYTES
 BLOCK_TOKENS: Final = 512
 """Of the prompt, for each of the Mooncake traces' hash ids."""
 
+LATEST_MS: Final = 4e12
+"""A clock's milliseconds since 1970 come to that in 2096.  Far later, floats don't hold whole ticks of time."""
+
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
 
 class TraceRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One request of a trace."""
 
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=LATEST_MS)]
     """When it came, in milliseconds from the trace's begin."""
     input_length: _Tokens
     output_length: _Tokens

@@ -56,6 +56,7 @@ def test_names_that_are_not_ours_and_empty_lines_are_read_over(tmp_path: Path) -
         ('{"timestamp": 1, "input_length": 3, "output_length": 1.5}', "output_length"),
         ('{"timestamp": -1, "input_length": 3, "output_length": 2}', "timestamp"),
         ('{"timestamp": NaN, "input_length": 3, "output_length": 2}', "malformed"),
+        ('{"timestamp": 1e16, "input_length": 3, "output_length": 2}', "timestamp"),
         ('{"timestamp": 1e999, "input_length": 3, "output_length": 2}', ""),
         ('{"timestamp": 1, "input_length": 3, "output_length": 2, "priority": 101}', "priority"),
         ('{"timestamp": 1, "input_length": 3, "output_length": 2, "hash_ids": "x"}', "hash_ids"),
