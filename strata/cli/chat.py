@@ -15,6 +15,7 @@ from strata.cli.choose import chosen_model
 from strata.cli.config_file import config_option
 from strata.cli.flags import named, setting_options
 from strata.cli.lines import Lines
+from strata.cli.ranges import FiniteRange
 from strata.config import EngineSettings, Settings
 from strata.errors import PromptTooLong, StrataError
 
@@ -37,8 +38,8 @@ Ctrl-C stops an answer."""
 @click.argument("question", required=False)
 @click.option("--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name, or else the default model.")
 @click.option("--system", help="What the model is told before the conversation.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=TEMPERATURE, show_default=True)
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=TOP_P, show_default=True)
+@click.option("--temperature", type=FiniteRange(0, 2), default=TEMPERATURE, show_default=True)
+@click.option("--top-p", type=FiniteRange(0, 1, min_open=True), default=TOP_P, show_default=True)
 @click.option("--seed", type=int, help="The same seed gives the same answers.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.  [default: what the context leaves]")
 @setting_options(EngineSettings)

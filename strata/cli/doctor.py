@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from strata.cli.config_file import config_path, user_config_path
 from strata.cli.flags import named, settings_flags
+from strata.cli.ranges import FiniteRange
 from strata.config import (
     Device,
     EngineSettings,
@@ -46,7 +47,7 @@ class Finding:
 @click.option("--model", envvar="STRATA_MODEL", help="A file, a folder or a pulled name to look at.")
 @click.option(
     "--rates",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     nargs=3,
     metavar="CHUNK SLICE STEP",
     help="The engine's longest chunk, slice and decode step (seconds): shows the bound on waiting in seconds.",

@@ -17,6 +17,7 @@ import rich.live
 import rich.table
 from attrs import frozen
 
+from strata.cli.ranges import FiniteRange
 from strata.errors import StrataError
 
 TIMEOUT_S: Final = 5.0
@@ -35,7 +36,7 @@ class NoAnswer(StrataError):
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8000")
 @click.option("--admin-key", envvar="STRATA_ADMIN_KEY", show_envvar=True, help="Opens /admin, where it is locked.")
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--every", type=FiniteRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Look once and end.")
 def inspect(url: str, admin_key: str | None, every: float, once: bool) -> None:
     """Shows the actors of the server at URL: what each request is doing now, and what it took so far."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from strata.cli.flags import named, setting_options
+from strata.cli.ranges import FiniteRange
 from strata.config import POLICIES, EngineSettings, SchedulerSettings, Settings
 from strata.errors import ConfigError
 
@@ -48,7 +49,7 @@ WORTH_A_PROCESS: Final = 10_000
 )
 @click.option("--generate", "kind", type=click.Choice(KINDS), help="Make the traffic up instead of reading TRACE.")
 @click.option("--requests", type=click.IntRange(1), default=1000, show_default=True, help="How many to make up.")
-@click.option("--per-s", type=click.FloatRange(1e-6), default=0.5, show_default=True, help="How many of them a second.")
+@click.option("--per-s", type=FiniteRange(1e-6, 1e6), default=0.5, show_default=True, help="How many of them a second.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same traffic.")
 @click.option("--write", type=click.Path(path_type=Path), help="Write the traffic here, as a trace, and run nothing.")
 @click.option(
