@@ -39,7 +39,10 @@ Say = Callable[[Sequence[Said]], None]
 
 
 HELD_S: Final = 0.02
-"""How long a heartbeat may wait (seconds): two slices of a processor's, and no more than a person could tell."""
+"""How long after the last word a heartbeat may still wait (seconds): two slices of a processor's.
+
+That is looked at where a slice or step ends: a long one makes the heartbeat before it as late as it takes.
+"""
 
 
 class Driven(Protocol):
@@ -88,7 +91,8 @@ class Heartbeats:
     """What an engine says, in order, and of a read's slices not each by itself.
 
     To be told of a slice costs its hearer a share of the processors that compute the next one.  So after a step's
-    first slice, which frees its reader to be parked, a heartbeat waits for what comes after it: for `HELD_S` at most.
+    first slice, which frees its reader to be parked, a heartbeat waits for what comes after it, until a slice or step
+    ends `HELD_S` after the last word.
     """
 
     def __init__(self, say: Say, clock: Callable[[], float]) -> None:
