@@ -80,7 +80,8 @@ def lines(settings: SchedulerSettings, rates: Rates | None = None) -> tuple[Line
     """The promises that hold with these settings, for people."""
     if settings.preempt is Preempt.OFF:
         return (Line("no bound", "with preempt = off each waits for all that are before it, whatever comes"),)
-    found = (_done(settings, rates), *_several_rows(settings, rates), _pages(settings), _aged(settings))
+    work = (_done(settings, rates),) if settings.max_running == 1 else _several_rows(settings, rates)
+    found = (*work, _pages(settings), _aged(settings))
     gates = [name for name in ("min_park_tokens", "max_parks") if getattr(settings, name)]
     if gates:
         found += (Line("but", f"{' and '.join(gates)} may keep one in its place for longer"),)
@@ -96,7 +97,7 @@ def _done(settings: SchedulerSettings, rates: Rates | None) -> Line:
 
 
 def _several_rows(settings: SchedulerSettings, rates: Rates | None) -> tuple[Line, ...]:
-    share, rows = settings.read_share, max(1, settings.max_running - 1)
+    share, rows = settings.read_share, settings.max_running - 1
     reading = f"(reads of it and older equals) / {settings.order_share * share:g}"
     turns = f"(equals before it / {rows}, rounded up)"
     if rates is None:
@@ -115,6 +116,8 @@ def _several_rows(settings: SchedulerSettings, rates: Rates | None) -> tuple[Lin
 
 def _pages(settings: SchedulerSettings) -> Line:
     bypass = f"{settings.bypass_s:g} s + the rest of those that hold them"
+    if settings.swap_ratio:
+        bypass += f"; a turn is at least {settings.swap_ratio:g} x as long as pages take to come back for it"
     return Line("few pages: more", f"for itself and each older equal that waits for them: {bypass}")
 
 

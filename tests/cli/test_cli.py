@@ -95,9 +95,10 @@ def test_doctor_shows_how_long_anybody_can_be_made_to_wait(
     capsys: pytest.CaptureFixture[str], tiny_model_path: Path
 ) -> None:
     """R12: with what is measured by name, or in seconds where it is given."""
-    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--order-share", "0.5")
+    one_row = ("--model", str(tiny_model_path), "--policy", "preempt")
+    _, out, _ = run(capsys, "doctor", *one_row, "--order-share", "0.5")
     assert "(own work + that of older equals) / 0.5 + 10 s + chunk + 32 steps" in out
-    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), "--rates", "2", "0.05", "0.1")
+    _, out, _ = run(capsys, "doctor", *one_row, "--rates", "2", "0.05", "0.1")
     assert "(own work + that of older equals) / 0.25 + 15.2 s" in out
 
 
@@ -206,7 +207,7 @@ def test_in_a_terminal_what_doctor_finds_is_wrapped_beside_its_name(tiny_model_p
     wrapped = [line for line in lines if line.startswith(" " * 23)]
     assert wrapped
     assert all(len(line) <= 80 for line in lines if str(tiny_model_path) not in line)
-    assert any("(own work + that of older equals)" in line for line in lines)
+    assert any("(reads of it and older equals)" in line for line in lines)
 
 
 def test_where_there_is_no_output_at_all_doctor_answers_all_the_same(tiny_model_path: Path) -> None:

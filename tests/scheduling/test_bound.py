@@ -212,22 +212,33 @@ def shown(rates: Rates | None = None, **named: object) -> dict[str, str]:
 
 
 def test_the_bound_is_shown_with_the_settings_in_numbers_and_what_is_measured_by_name():
-    told = shown()
+    told = shown(max_running=1) | shown()
     assert told["one row: done"] == "(own work + that of older equals) / 0.25 + 10 s + chunk + 32 steps"
     assert told["rows: first token"] == "(reads of it and older equals) / 0.125 + (10 s + chunk) / 0.5 + step"
     assert told["rows: longest gap"] == "step + the larger of 1 x step and 0.25 s + slice"
     assert told["no row free: more"] == "4 s + (equals before it / 7, rounded up) x (5 s + 32 steps) + step"
     more = "for itself and each older equal that waits for them: 30 s + the rest of those that hold them"
-    assert told["few pages: more"] == more
+    turn = "; a turn is at least 10 x as long as pages take to come back for it"
+    assert told["few pages: more"] == more + turn
+    assert shown(swap_ratio=0.0)["few pages: more"] == more
     assert told["below others"] == "5 s of engine in every 30 s x levels above it"
 
 
 def test_with_rates_the_bound_is_shown_in_seconds():
-    told = shown(Rates(chunk_s=2.0, slice_s=0.05, step_s=0.1))
+    rates = Rates(chunk_s=2.0, slice_s=0.05, step_s=0.1)
+    told = shown(rates, max_running=1) | shown(rates)
     assert told["one row: done"] == "(own work + that of older equals) / 0.25 + 15.2 s"
     assert told["rows: first token"] == "(reads of it and older equals) / 0.125 + 24.1 s"
     assert told["rows: longest gap"] == "0.4 s"
     assert told["no row free: more"] == "4.1 s + (equals before it / 7, rounded up) x 8.2 s"
+
+
+def test_only_promises_that_hold_with_these_settings_are_shown():
+    """R12: with one row an answer may wait for a whole read; with several they share each step."""
+    rows = {"rows: first token", "rows: longest gap", "no row free: more"}
+    always = {"few pages: more", "below others"}
+    assert shown(max_running=1).keys() == {"one row: done"} | always
+    assert shown(max_running=2).keys() == rows | always
 
 
 def test_settings_that_keep_no_bound_say_so():
