@@ -113,6 +113,27 @@ def test_suspects_run_one_at_a_time_in_rank_until_each_has_got_past_the_point():
     assert len(house.ended) == 5
 
 
+@pytest.mark.parametrize("workspaces", [1, 2])
+def test_a_half_read_prompt_whose_workspace_the_next_reader_needs_is_a_suspect_though_no_step_names_it(
+    workspaces: int,
+) -> None:
+    """The engine reads it to its chunk's end then; where there is room for both it does not."""
+    house = desk(max_running=1, workspaces=workspaces, max_replays=0, age_every_s=0.5, quantum_s=0.1)
+    above = house.submit(10, 200, priority=1)
+    aged = house.submit(300, 5)
+    while house.state(aged) != "parked (reading)":
+        house.run(1)
+    house.run(3)
+    assert house.scheduler.statistics(house.now).half_read == 1
+    assert running(house) == [above]
+    needs_room = house.submit(64, 5, priority=2)
+    house.engine.advance()
+    house.die(DIED)
+    assert needs_room in house.ended
+    assert (aged in house.ended) == (workspaces == 1)
+    live(house)
+
+
 @pytest.mark.parametrize("max_replays", [1, 3])
 @pytest.mark.parametrize("poison", [(0, 0), (0, 64), (3, 0), (4, 30)])
 def test_a_request_that_kills_engines_does_so_once_more_than_it_is_replayed(
