@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trio
 from attrs import evolve
 
 import strata
@@ -72,7 +73,10 @@ async def test_a_file_that_the_engine_and_the_tokenizer_both_refuse_is_one_error
     with pytest.raises(ModelError, match="cut short"):
         async with strata.open_runtime(path, engine_host=host, threads=1, kv_mib=16):
             pytest.fail("it must not start")
-    assert left() == before
+    # A thread that has said what hindered it may hold its last frames for a moment longer.
+    with trio.fail_after(5):
+        while left() != before:
+            await trio.sleep(0.01)
 
 
 async def test_an_engine_is_not_started_anew_on_another_file_than_the_one_that_is_served(tmp_path: Path) -> None:
