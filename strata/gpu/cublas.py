@@ -21,7 +21,7 @@ from attrs import frozen
 from strata.errors import DeviceFault, DeviceMissing, OutOfDeviceMemory
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.device import Device
-from strata.gpu.libraries import Wanted
+from strata.gpu.libraries import Wanted, older
 
 CUBLAS: Final = Wanted("libcublas", beside="libcublasLt")
 
@@ -133,7 +133,8 @@ class Cublas:
         if self._library.version[0] > device.cuda[0]:
             known = "{}.{}".format(*device.cuda)
             raise DeviceMissing(
-                f"the driver knows CUDA {known} and there is {self.name}: update it, or install an older cuBLAS"
+                f"the driver knows CUDA {known} and there is {self.name}: update it, or "
+                + older("nvidia-cublas", device.cuda[0])
             )
         status = self._library.calls.cublasCreate_v2(ctypes.byref(self._handle))
         if status == _NO_MEMORY:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from strata.errors import DeviceFault, DeviceMissing, OutOfDeviceMemory
 from strata.gpu.driver import load_driver
 from strata.gpu.graph import Graph, Graphs
+from strata.gpu.libraries import older
 from strata.gpu.table import Kernel
 
 _MIB: Final = 2**20
@@ -96,7 +97,7 @@ class Device:
             raise DeviceMissing(f"{says} {_OLDEST}.0 is needed: update it")
         if major < self._cubins.major:
             raise DeviceMissing(
-                f"{says} NVRTC is of CUDA {self._cubins.major}: update it, or install an older nvidia-cuda-nvrtc"
+                f"{says} NVRTC is of CUDA {self._cubins.major}: update it, or {older('nvidia-cuda-nvrtc', major)}"
             )
 
     def _try(self, call: Callable[..., Any], *arguments: Any, what: str) -> Any:

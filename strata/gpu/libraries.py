@@ -13,6 +13,16 @@ from attrs import frozen
 _VERSIONS: Final = ("13", "12")
 """Of CUDA, that a library of the system's is asked for by, the newest first."""
 
+_FIRST_WITHOUT_SUFFIX: Final = 13
+"""Of CUDA's versions; a wheel for an older one has another name."""
+
+
+def older(wheel: str, major: int) -> str:
+    """What to do where the driver knows CUDA `major` alone and the wheel's library is newer."""
+    if major < _FIRST_WITHOUT_SUFFIX:
+        return f"`pip uninstall {wheel}` and `pip install {wheel}-cu{major}`"
+    return f"`pip install {wheel}=={major}.*`"
+
 
 @frozen
 class Wanted:

@@ -23,7 +23,7 @@ from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cublas import Cublas, Library, Sixteen, open_cublas
 from strata.gpu.device import Device
-from strata.gpu.libraries import Wanted
+from strata.gpu.libraries import Wanted, older
 from strata.gpu.ops import GpuOps
 from strata.gpu.weights import FORMATS, float32
 from strata.gpu.whole_tiles import USUAL, Sizes
@@ -293,7 +293,7 @@ def device(driver: ctypes.CDLL, make_device: MakeDevice) -> Iterator[Device]:
     ("name", "value", "says"),
     [
         ("FAKECUBLAS_VERSION", "1109", r"cuBLAS 11\.9 is too old, 12\.0 is needed: `pip install '\.\[cublas\]'"),
-        ("FAKECUBLAS_VERSION", "1400", r"the driver knows CUDA 13\.\d+ and there is cuBLAS 14\.0: update it, or"),
+        ("FAKECUBLAS_VERSION", "1400", r"the driver knows CUDA 13\.\d+ and there is cuBLAS 14\.0: update it, or `pip"),
         ("FAKECUBLAS_CREATE", "1", r"cuBLAS 13\.9 doesn't go with this driver and card \(the library was not init"),
     ],
 )
@@ -314,6 +314,12 @@ def test_a_library_that_does_not_fit_is_refused_or_passed_over_with_one_line(
     (record,) = caplog.records
     assert record.getMessage().startswith("strata: our own kernels multiply what is read: ")
     assert "\n" not in record.getMessage()
+
+
+def test_a_library_for_an_older_driver_is_named_as_it_is_to_be_had() -> None:
+    """Wheels for CUDA 12 have names of their own."""
+    assert older("nvidia-cublas", 12) == "`pip uninstall nvidia-cublas` and `pip install nvidia-cublas-cu12`"
+    assert older("nvidia-cublas", 13) == "`pip install nvidia-cublas==13.*`"
 
 
 def test_a_library_that_is_nowhere_is_a_thing_to_install(device: Device) -> None:

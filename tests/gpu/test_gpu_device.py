@@ -82,7 +82,7 @@ def test_with_a_driver_that_is_too_old_the_error_says_what_is_needed(fake_folder
 def test_a_compiler_that_is_newer_than_the_driver_is_refused(fake_folder: Path) -> None:
     said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "12080"})
     assert "the driver knows CUDA 12.8 and NVRTC is of CUDA 13" in said
-    assert "nvidia-cuda-nvrtc" in said
+    assert "or `pip uninstall nvidia-cuda-nvrtc` and `pip install nvidia-cuda-nvrtc-cu12`" in said
 
 
 def test_without_a_card_the_error_says_where_to_look(fake_folder: Path) -> None:
