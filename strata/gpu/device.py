@@ -26,6 +26,8 @@ from strata.gpu.table import Kernel
 _MIB: Final = 2**20
 _OLDEST: Final = 12
 """CUDA's version that the driver must know at least."""
+_LEAST: Final = 7, 5
+"""Compute capability: older cards have no such tensor cores, and NVRTC knows them no more."""
 
 
 class Cubins(Protocol):
@@ -72,13 +74,19 @@ class Device:
         self.name: str = card.name()
         self.capability: tuple[int, int] = card.compute_capability()
         self.arch: str = "sm_{}{}".format(*self.capability)
-        self._context = card.retain_primary_context()
+        self._context = self._context_of(card)
         self._context.push()
-        self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
-        self._beside = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
-        flags = self._driver.event_flags.DISABLE_TIMING
-        self._reached = self._try(self._driver.Event, flags, what="make an event")
-        self._graphs = Graphs(self._stream.handle)
+        try:
+            self._stream = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+            self._beside = self._try(self._driver.Stream, _NON_BLOCKING, what="make a stream")
+            flags = self._driver.event_flags.DISABLE_TIMING
+            self._reached = self._try(self._driver.Event, flags, what="make an event")
+            self._graphs = Graphs(self._stream.handle)
+        except BaseException:
+            # Where one is left PyCUDA ends the process.
+            self._stream = self._beside = None
+            self._leave_context()
+            raise
         self._kept: set[Graph] = set()
 
     def _first_card(self) -> Any:
@@ -99,6 +107,21 @@ class Device:
             raise DeviceMissing(
                 f"{says} NVRTC is of CUDA {self._cubins.major}: update it, or {older('nvidia-cuda-nvrtc', major)}"
             )
+
+    def _context_of(self, card: Any) -> Any:
+        if self.capability < _LEAST:
+            needed = "{}.{}".format(*_LEAST)
+            raise DeviceMissing(f"the card {self.name} ({self.arch}) is too old: compute capability {needed} is needed")
+        try:
+            return self._try(card.retain_primary_context, what="open a context")
+        except OutOfDeviceMemory:
+            raise
+        except DeviceFault as error:
+            raise DeviceMissing(f"the card {self.name} can't be used ({error.__cause__}): see `nvidia-smi`") from error
+
+    def _leave_context(self) -> None:
+        self._context.pop()
+        self._context.detach()
 
     def _try(self, call: Callable[..., Any], *arguments: Any, what: str) -> Any:
         try:
@@ -252,8 +275,7 @@ class Device:
         self._modules.clear()
         self._events.clear()
         self._stream = self._beside = self._reached = None
-        self._context.pop()
-        self._context.detach()
+        self._leave_context()
 
 
 _NON_BLOCKING: Final = 1

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 FAKE = Path(__file__).parent / "fake"
@@ -72,6 +73,12 @@ def load(folder: Path) -> ctypes.CDLL:
 def environ(folder: Path) -> dict[str, str]:
     """What makes another process find them, and keeps its cubins apart."""
     return {"LD_LIBRARY_PATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def python(code: str, environ: dict[str, str]) -> str:
+    """What another process, without this one's driver, says."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
+    return done.stdout + done.stderr
 
 
 def cubin_folder(folder: Path) -> Path:

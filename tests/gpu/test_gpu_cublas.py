@@ -23,7 +23,7 @@ from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cublas import Cublas, Library, Sixteen, open_cublas
 from strata.gpu.device import Device
-from strata.gpu.libraries import Wanted, older
+from strata.gpu.libraries import Wanted
 from strata.gpu.ops import GpuOps
 from strata.gpu.weights import FORMATS, float32
 from strata.gpu.whole_tiles import USUAL, Sizes
@@ -314,12 +314,6 @@ def test_a_library_that_does_not_fit_is_refused_or_passed_over_with_one_line(
     (record,) = caplog.records
     assert record.getMessage().startswith("strata: our own kernels multiply what is read: ")
     assert "\n" not in record.getMessage()
-
-
-def test_a_library_for_an_older_driver_is_named_as_it_is_to_be_had() -> None:
-    """Wheels for CUDA 12 have names of their own."""
-    assert older("nvidia-cublas", 12) == "`pip uninstall nvidia-cublas` and `pip install nvidia-cublas-cu12`"
-    assert older("nvidia-cublas", 13) == "`pip install nvidia-cublas==13.*`"
 
 
 def test_a_library_that_is_nowhere_is_a_thing_to_install(device: Device) -> None:

@@ -14,6 +14,7 @@ import fakes
 import numpy as np
 import pytest
 from attrs import evolve
+from fakes import python
 
 from strata.errors import ConfigError, DeviceFault, OutOfDeviceMemory
 from strata.gpu import table
@@ -40,74 +41,6 @@ def faulty(driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("FAKECUDA_FAULT", str(tmp_path / "fault"))
     yield tmp_path / "fault"
     driver.fakecuda_heal()
-
-
-def python(code: str, environ: dict[str, str]) -> str:
-    """What another process, without this one's driver, says."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
-    return done.stdout + done.stderr
-
-
-OPEN = """
-from strata.errors import StartError
-from strata.gpu.ops import GpuOps
-try:
-    GpuOps().close()
-    print("opened")
-except StartError as error:
-    print(type(error).__name__, error)
-"""
-
-
-# -- what is missing ----------------------------------------------------------------------------------------------
-
-
-def test_without_a_driver_the_error_says_where_it_comes_from() -> None:
-    said = python(OPEN, {"PATH": "/usr/bin:/bin"})
-    assert said.startswith("DeviceMissing PyCUDA can't be loaded (libcuda.so.1")
-    assert "NVIDIA's driver" in said
-    assert said.count("\n") == 1
-
-
-def test_without_pycuda_the_error_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['pycuda'] = None" + OPEN
-    assert python(code, {"PATH": "/usr/bin:/bin"}).startswith("DeviceMissing PyCUDA is not installed: `pip install")
-
-
-def test_with_a_driver_that_is_too_old_the_error_says_what_is_needed(fake_folder: Path) -> None:
-    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "11040"})
-    assert "the driver knows CUDA 11.4 and 12.0 is needed" in said
-
-
-def test_a_compiler_that_is_newer_than_the_driver_is_refused(fake_folder: Path) -> None:
-    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "12080"})
-    assert "the driver knows CUDA 12.8 and NVRTC is of CUDA 13" in said
-    assert "or `pip uninstall nvidia-cuda-nvrtc` and `pip install nvidia-cuda-nvrtc-cu12`" in said
-
-
-def test_without_a_card_the_error_says_where_to_look(fake_folder: Path) -> None:
-    said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_DEVICES": "0"})
-    assert "there is no CUDA card that can be used" in said
-    assert "nvidia-smi" in said
-
-
-def test_numbers_that_the_card_does_not_have_are_refused_by_name(fake_folder: Path) -> None:
-    code = """
-from strata.errors import ConfigError
-from strata.gpu.ops import GpuOps
-for numbers in ("f16", "bf16"):
-    try:
-        ops = GpuOps(activations=numbers)
-        print(ops.device)
-        ops.close()
-    except ConfigError as error:
-        print(error)
-"""
-    said = python(code, {**fakes.environ(fake_folder), "FAKECUDA_CAPABILITY": "75"})
-    assert said.splitlines() == [
-        "cuda (emulated, sm_75, f16)",
-        "activations: emulated (sm_75) has no bf16: choose f16 or f32",
-    ]
 
 
 # -- order --------------------------------------------------------------------------------------------------------

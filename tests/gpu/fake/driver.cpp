@@ -11,6 +11,8 @@
 //   FAKECUDA_DEVICES  how many there are; one where unset
 //   FAKECUDA_CAPABILITY  ten times its compute capability (90)
 //   FAKECUDA_VERSION  what cuDriverGetVersion says
+//   FAKECUDA_CONTEXT  the CUresult (a number) of taking the context
+//   FAKECUDA_STREAM   and of making a stream
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -236,7 +238,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   return CUDA_SUCCESS;
 }
 CUresult cuCtxCreate(CUcontext*, CUctxCreateParams*, unsigned, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = &primary, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  return *context = &primary, CUresult(number_from("FAKECUDA_CONTEXT", 0));
+}
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxPushCurrent(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext* context) {
@@ -342,6 +346,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstr
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   ALONE;
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (size_t result = number_from("FAKECUDA_STREAM", 0)) return CUresult(result);
   streams.push_back(*stream = new CUstream_st);
   return poison;
 }
