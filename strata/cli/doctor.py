@@ -134,7 +134,7 @@ def _arithmetic() -> Iterator[Finding]:
     core = os.environ.get("OPENBLAS_CORETYPE")
     if core:
         yield Finding("OPENBLAS_CORETYPE", f"{core} (set in the environment; it decides which kernels BLAS takes)")
-    yield Finding("device", "cpu, float32")
+    yield Finding("cpu", "float32")
 
 
 def _card(settings: EngineSettings) -> Iterator[Finding]:
@@ -150,7 +150,7 @@ def _card(settings: EngineSettings) -> Iterator[Finding]:
             "cuda", "not usable" if asked else f"not usable: {found.problem}", found.problem if asked else None
         )
     else:
-        yield Finding("cuda", str(found.card))
+        yield Finding("cuda", str(found.card), found.no_bf16 if settings.activations == "bf16" else None)
         needed = settings.products == "cublas"
         unusable = "not usable" if needed else f"not usable: {found.no_cublas}"
         yield Finding("cuBLAS", found.cublas or unusable, found.no_cublas if needed else None)

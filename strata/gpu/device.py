@@ -28,6 +28,7 @@ _OLDEST: Final = 12
 """CUDA's version that the driver must know at least."""
 _LEAST: Final = 7, 5
 """Compute capability: older cards have no such tensor cores, and NVRTC knows them no more."""
+_LEAST_OF_BRAIN: Final = 8, 0
 
 
 class Cubins(Protocol):
@@ -130,6 +131,12 @@ class Device:
             raise OutOfDeviceMemory(f"the device {self.name} has no memory left to {what}") from error
         except self._driver.Error as error:
             raise DeviceFault(f"the device {self.name} could not {what}: {error}") from error
+
+    def lacks(self, numbers: str) -> str | None:
+        """What to do where it can't multiply these: f32, f16 or bf16."""
+        if numbers == "bf16" and self.capability < _LEAST_OF_BRAIN:
+            return f"{self.name} ({self.arch}) has no bf16: choose f16 or f32"
+        return None
 
     @property
     def stream(self) -> int:

@@ -14,13 +14,14 @@ from strata.gpu.nvrtc import Nvrtc
 @frozen
 class Found:
     """`problem`: what is missing and how to get it; None where a card can be used.  `no_cublas`: the same of cuBLAS,
-    where there is a card to try it on."""
+    where there is a card to try it on; `no_bf16`: what to do where the card hasn't these."""
 
     card: str | None
     compiler: str | None
     problem: str | None
     cublas: str | None = None
     no_cublas: str | None = None
+    no_bf16: str | None = None
 
 
 def look() -> Found:
@@ -32,7 +33,7 @@ def look() -> Found:
         device = Device(Cubins(nvrtc))
         try:
             card = f"{device.name}, {device.arch}, {device.free_memory() >> 20:,} MiB free"
-            return Found(card, compiler, None, *_cublas(device))
+            return Found(card, compiler, None, *_cublas(device), device.lacks("bf16"))
         finally:
             device.close()
     except (DeviceMissing, DeviceFault) as error:

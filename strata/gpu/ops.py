@@ -68,7 +68,8 @@ class GpuOps:
         self._lead = Lead(self._device)
         self._activations = activations
         try:
-            _check_numbers(self._device, activations)
+            if why := self._device.lacks(activations):
+                raise ConfigError("activations", why)
             self._staging = staging = Staging(self._device)
             self.attention = Attention(self._device, staging)
             if open_blas is not None and activations != "f32":
@@ -246,11 +247,6 @@ class GpuOps:
         if self._blas is not None:
             self._blas.close()
         self._device.close()
-
-
-def _check_numbers(device: Device, activations: str) -> None:
-    if activations == "bf16" and device.capability < (8, 0):
-        raise ConfigError("activations", f"{device.name} ({device.arch}) has no bf16: choose f16 or f32")
 
 
 def open_device() -> Device:

@@ -149,6 +149,15 @@ def test_doctor_says_how_to_get_cublas_where_it_is_asked_for_and_does_not_fit() 
         assert mend in done.stdout
 
 
+def test_doctor_says_that_a_card_has_not_the_numbers_that_are_asked_for() -> None:
+    """As the start would; and what a processor computes in isn't said to be that of the device."""
+    older = {"FAKECUDA_CAPABILITY": "75"}
+    done = run("doctor", "--device", "cuda", "--activations", "bf16", environ=older)
+    assert "-> emulated (sm_75) has no bf16: choose f16 or f32" in done.stdout
+    assert "device               cpu" not in done.stdout
+    assert "no bf16" not in run("doctor", *SIXTEEN, environ=older).stdout
+
+
 def test_doctor_says_what_is_missing_where_a_card_is_asked_for() -> None:
     nothing = {"LD_LIBRARY_PATH": ""}
     done = run("doctor", "--device", "cuda", environ=nothing)
