@@ -30,6 +30,9 @@ _NAMES: Final = {"f16": "Half", "bf16": "Brain"}
 _SAME: Final = {"f16": "F16", "bf16": "BF16"}
 """Formats whose weights are these numbers as they lie."""
 
+_ALIGNED: Final = 8
+"""Sums, which are 32 bytes."""
+
 
 @frozen
 class Sizes:
@@ -40,8 +43,9 @@ class Sizes:
     outputs: int = 8192
 
     def of_part(self, columns: int) -> int:
-        """Outputs."""
-        return min(self.outputs, self.weight_bytes // (2 * columns))
+        """Outputs; so many that the next part's lie where several can be stored at once."""
+        most = min(self.outputs, self.weight_bytes // (2 * columns))
+        return most - most % _ALIGNED or most
 
 
 USUAL: Final = Sizes()

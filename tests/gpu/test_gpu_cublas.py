@@ -200,6 +200,12 @@ def test_a_row_has_the_same_bits_whatever_stands_beside_it_and_in_whichever_tile
         assert got[:32].tobytes() == got[64:].tobytes()
 
 
+@pytest.mark.parametrize(("columns", "outputs"), [(1024, 8192), (18944, 1768), (1 << 22, 8), (1 << 25, 1)])
+def test_parts_of_weights_begin_where_sums_can_be_stored_at_once(columns: int, outputs: int) -> None:
+    """At multiples of 32 bytes of a row, if there is room for so many; all that fit of the widest."""
+    assert USUAL.of_part(columns) == outputs
+
+
 def test_rows_that_are_no_whole_tiles_are_refused(blas: GpuOps) -> None:
     with pytest.raises(ValueError, match="40 rows are no tiles of 32"):
         blas.tiles.linear(blas.stored(rows(40, 96)), blas.matrix([tensor(9, 96)]), blas.empty(40, 9))
