@@ -141,6 +141,14 @@ def test_a_gate_is_exact_up_to_rounding(
     np.testing.assert_allclose(blas.numbers(out), exact, rtol=1e-4, atol=2e-3)
 
 
+def test_gates_of_more_columns_than_a_block_has_threads_are_all_opened(blas: GpuOps) -> None:
+    kernel = blas._device.load(table.OPEN_GATES, WEIGHTS="F32", NUMBER="Half")
+    left, right = rows(3, 300, 1), rows(3, 300, 2)
+    gates, out = blas.stored(left), blas.stored(right)
+    blas._device.launch(kernel, (3, 1), gates.pointer, gates.stride, out.pointer, out.stride, 300)
+    np.testing.assert_allclose(blas.numbers(out), left / (1 + np.exp(-left)) * right, rtol=1e-5)
+
+
 def test_weights_that_lie_in_these_numbers_already_are_not_copied(blas: GpuOps, number: str) -> None:
     """Nothing is written where others are made into 16 bits."""
     blas._device.zero(blas.tiles._weights, 16)
