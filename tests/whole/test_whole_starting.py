@@ -273,12 +273,18 @@ def test_told_twice_it_ends_now_with_an_error_event(default_model_path: Path, se
         assert server.process.wait(30) == 128 + second
 
 
+def _as_in_a_terminal() -> None:
+    """Its own, and with a signal that whoever started the tests may have them ignore."""
+    fcntl.ioctl(0, TIOCSCTTY)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def in_a_terminal(*command: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """With the terminal that it was started at; closing that hangs up."""
     ours, its = os.openpty()
     process = subprocess.Popen(
-        command, stdin=its, stdout=its, stderr=its, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, TIOCSCTTY)
+        command, stdin=its, stdout=its, stderr=its, start_new_session=True, preexec_fn=_as_in_a_terminal
     )
     os.close(its)
     try:
