@@ -372,14 +372,14 @@ async def open_runtime(
         raise TypeError("settings come as one value or by their names, not both")
     settings = settings or Settings.of(**named)
     first = host(1) if callable(host) else host
-    voice: Voice | OpenedOnce | None = own_voice(first)
-    if voice is None:
-        voice = await trio.to_thread.run_sync(find_file, model)
-    if first is not None:
-        hosts = _with_first(first, host if callable(host) else None)
+    voice: Voice | OpenedOnce
+    if first is None:
+        voice = file = await trio.to_thread.run_sync(find_file, model)
+        hosts: Hosts = partial(make_host, file, settings, trace)
     else:
-        assert isinstance(voice, OpenedOnce)
-        hosts = partial(make_host, voice, settings, trace)
+        own = own_voice(first)
+        voice = own if own is not None else await trio.to_thread.run_sync(find_file, model)
+        hosts = _with_first(first, host if callable(host) else None)
     async with _running(hosts, settings, voice, renewable=first is None or callable(host)) as runtime:
         yield runtime
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Final
 
 CANT_START: Final = 2
@@ -10,3 +11,5 @@ ENGINE_DIED: Final = 3
 SIGNALLED: Final = 128
 """And the signal's number: it was told twice, and ended with requests under way."""
 INTERRUPTED: Final = 130
+NOBODY_READS: Final = 128 + signal.SIGPIPE
+"""What a shell shows of a tool that dies of it, as most do: `strata settings | head`."""

@@ -4,20 +4,17 @@ more what is printed.  Knows none of them.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from strata.cli.codes import NOBODY_READS
 from strata.cli.interrupts import ended_by_interrupts
 from strata.cli.say import hush
-
-NOBODY_READS: Final = 128 + signal.SIGPIPE
-"""What a shell shows of a tool that dies of it, as most do: `strata settings | head`."""
 
 
 class Group(click.Group):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +11,6 @@ from numpy.typing import NDArray
 
 
 class Shape(Protocol):
-    @property
-    def layers(self) -> int: ...
     @property
     def pages(self) -> int: ...
     @property
@@ -22,15 +21,13 @@ class Shape(Protocol):
     def head_dim(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def of_page(self) -> tuple[int, ...]: ...
 
 
 def page_nbytes(shape: Shape) -> int:
     """Of each page, over all layers; and of each slot."""
-    return np.dtype(np.float32).itemsize * int(np.prod(_page_shape(shape), dtype=np.int64))
-
-
-def _page_shape(shape: Shape) -> tuple[int, ...]:
-    return shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim
+    return np.dtype(np.float32).itemsize * prod(shape.of_page)
 
 
 class PagedCache:
@@ -47,9 +44,8 @@ class PagedCache:
         self.page_tokens = shape.page_tokens
         self.kv_heads = shape.kv_heads
         self.head_dim = shape.head_dim
-        page = _page_shape(shape)
-        self._pages = np.zeros((shape.pages, *page), np.float32)
-        self._slots = np.zeros((shape.slots, *page), np.float32)
+        self._pages = np.zeros((shape.pages, *shape.of_page), np.float32)
+        self._slots = np.zeros((shape.slots, *shape.of_page), np.float32)
 
     @property
     def memory(self) -> NDArray[np.float32]:

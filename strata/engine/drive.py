@@ -80,7 +80,7 @@ def drive(
         _run(engine, inbox, heartbeats)
     except BaseException as error:
         _log.critical("the engine died: %s", frames_of(error))
-        say([EngineDied(f"{type(error).__name__}: {error}", engine.step_in_force)])
+        heartbeats.add([EngineDied(f"{type(error).__name__}: {error}", engine.step_in_force)])
         return False
     finally:
         _close(engine)
@@ -134,12 +134,8 @@ def _run(engine: Driven, inbox: Inbox, heartbeats: Heartbeats) -> None:
             engine.take_step()
             heartbeats.add(engine.take_facts())
             busy = engine.advance()
-        except BaseException:
+        finally:
             heartbeats.add(engine.take_facts())
-            heartbeats.flush()
-            raise
-        heartbeats.add(engine.take_facts())
-    heartbeats.flush()
 
 
 def _hear(engine: Driven, inbox: Inbox, heartbeats: Heartbeats, *, wait: bool) -> bool:

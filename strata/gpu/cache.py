@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ class Shape(Protocol):
     def head_dim(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def of_page(self) -> tuple[int, ...]: ...
 
 
 @frozen
@@ -45,11 +48,7 @@ STORED: Final = {
 
 def page_nbytes(shape: Shape, stored: Stored) -> int:
     """Of each page, over all layers; and of each slot."""
-    return np.dtype(stored.bits).itemsize * int(np.prod(_page_shape(shape), dtype=np.int64))
-
-
-def _page_shape(shape: Shape) -> tuple[int, ...]:
-    return shape.layers, 2, shape.kv_heads, shape.page_tokens, shape.head_dim
+    return np.dtype(stored.bits).itemsize * prod(shape.of_page)
 
 
 class PagedCache:
@@ -66,7 +65,7 @@ class PagedCache:
         self.kv_heads = shape.kv_heads
         self.head_dim = shape.head_dim
         self._device = device
-        self._page_shape = _page_shape(shape)
+        self._page_shape = shape.of_page
         self.page_nbytes = page_nbytes(shape, stored)
         self.pointer = device.alloc(shape.pages * self.page_nbytes)
         device.zero(self.pointer, shape.pages * self.page_nbytes)

@@ -47,6 +47,11 @@ class CacheShape:
     head_dim: int
     slots: int = 0
 
+    @property
+    def of_page(self) -> tuple[int, int, int, int, int]:
+        """Numbers of a page: by layer, keys and values, head, position and element."""
+        return self.layers, 2, self.kv_heads, self.page_tokens, self.head_dim
+
 
 @frozen
 class Sight:

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli import cli, main
-from strata.cli.group import NOBODY_READS
+from strata.cli.codes import NOBODY_READS
 from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings
 from strata.cpu.choice import NUMPY, VARIABLE, runnable
 
