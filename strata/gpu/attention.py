@@ -1,4 +1,4 @@
-"""Causal attention over paged keys and values, and their storing.  Knows positions and pages; no sequence.
+"""Causal attention over paged keys and values: turning, storing, attending.  Knows positions and pages; no sequence.
 
 Which keys are summed together is in the kernels: `cuda/chunk.cu` and, of keys that are kept in 16 bits,
 `cuda/chunk_tensor.cu`; `cuda/decode.cu`.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
+
+from attrs import frozen
 
 from strata.errors import ModelError
 from strata.gpu import table
@@ -19,6 +21,9 @@ from strata.gpu.staging import HALF, Staging
 
 WIDEST_HEAD: Final = 256
 """Elements: of wider ones a chunk's kernels would keep more sums than a thread has registers."""
+
+_HEADS: Final = 4
+"""Of a row that a block turns and stores."""
 
 PARTS_BYTES: Final = 32 << 20
 """Memory for what `attend_spans` hands to `join_spans`; rows that need more are computed in several goes."""
@@ -37,6 +42,18 @@ class Sight(Protocol):
     def window(self) -> int: ...
 
 
+@frozen
+class Rows:
+    """What is asked for and what is stored, a row of each for every place; keys and values in the same wider rows."""
+
+    queries: DeviceArray
+    keys: DeviceArray
+    values: DeviceArray
+
+    def __getitem__(self, some: slice) -> Rows:
+        return Rows(self.queries[some], self.keys[some], self.values[some])
+
+
 class Attention:
     def __init__(self, device: Device, staging: Staging, parts_bytes: int = PARTS_BYTES) -> None:
         self._device = device
@@ -44,17 +61,10 @@ class Attention:
         self._parts = device.alloc(parts_bytes)
         self._parts_bytes = parts_bytes
 
-    def store(
-        self, cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: DeviceArray, values: DeviceArray
-    ) -> None:
-        """Store rows of keys and values, side by side in the same rows, at positions start, start + 1, ..."""
+    def turn_and_store(self, rows: Rows, cache: PagedCache, sight: Sight, pages: Sequence[int], start: int) -> None:
+        """Rows of one sequence, at positions start, start + 1, ...: queries turn in place, keys as they are stored."""
         cache.settle(pages)
-        where = self._staging.put(pages)
-        shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
-        kernel = self._device.load(table.STORE, STORED=cache.stored.name)
-        self._device.launch(
-            kernel, (len(keys), 1), keys.pointer, values.pointer, keys.stride, cache.pointer, where, start, *shape
-        )
+        self._turn_and_store(table.TURN_AND_STORE, rows, cache, sight, self._staging.put(pages), start)
 
     def chunk(
         self, queries: DeviceArray, cache: PagedCache, sight: Sight, pages: Sequence[int], first: int, out: DeviceArray
@@ -88,12 +98,19 @@ class Attention:
         shape = Shape.of(places, cache.page_tokens)
         return Placed(self._staging.put(shape.table(places, cache.page_tokens)), shape)
 
-    def store_rows(self, cache: PagedCache, layer: int, placed: Placed, keys: DeviceArray, values: DeviceArray) -> None:
-        """Store rows of keys and values, side by side in the same rows, each at its place."""
-        shape = layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
-        rows = keys.pointer, values.pointer, keys.stride, cache.pointer, placed.pointer, placed.shape.width
-        kernel = self._device.load(table.STORE_ROWS, STORED=cache.stored.name)
-        self._device.launch(kernel, (len(keys), 1), *rows, *shape)
+    def turn_and_store_rows(self, rows: Rows, cache: PagedCache, sight: Sight, placed: Placed) -> None:
+        """The same for rows that come alone, each at its place."""
+        self._turn_and_store(table.TURN_AND_STORE_ROWS, rows, cache, sight, placed.pointer, placed.shape.width)
+
+    def _turn_and_store(self, kernel: table.Kernel, rows: Rows, cache: PagedCache, sight: Sight, *where: int) -> None:
+        queries, keys, angles = rows.queries, rows.keys, sight.angles
+        heads = queries.columns // cache.head_dim
+        given = queries.pointer, queries.stride, heads, keys.pointer, rows.values.pointer, keys.stride
+        shape = sight.layer, cache.layers, cache.kv_heads, cache.page_tokens, cache.head_dim
+        launcher = self._device.load(kernel, STORED=cache.stored.name)
+        grid = len(keys), -(-(heads + cache.kv_heads) // _HEADS)
+        turned = angles.pointer, angles.columns
+        self._device.launch(launcher, grid, *given, *turned, cache.pointer, *where, *shape)
 
     def rows(self, queries: DeviceArray, cache: PagedCache, sight: Sight, placed: Placed, out: DeviceArray) -> None:
         """Rows that come alone, each at its place.  There must be memory for all of them: see `goes`."""

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from strata.errors import ConfigError
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Attention, Sight, check_width
+from strata.gpu.attention import Attention, Rows, Sight, check_width
 from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas
 from strata.gpu.device import Device
 from strata.gpu.largest import Largest
 from strata.gpu.lead import Lead
-from strata.gpu.lone import LoneRows, Rows
+from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.places import Place
 from strata.gpu.products import FEW, MANY_OF, RowwiseKernels
@@ -76,8 +76,8 @@ class GpuOps:
                 self._blas = open_blas(self._device)
             self.tiles = self._kernels_of_tiles(sizes)
             self.tile = sizes.rows if isinstance(self.tiles, WholeTiles) else 1
-            self.rows = RowwiseKernels(self._device, staging, FEW)
-            self._lone = LoneRows(self.rows, self.attention)
+            self.rows = RowwiseKernels(self._device, FEW)
+            self._lone = LoneRows(self.attention)
             self._largest = Largest(self._device)
             self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
         except BaseException:
@@ -86,8 +86,8 @@ class GpuOps:
 
     def _kernels_of_tiles(self, sizes: Sizes) -> RowwiseKernels | WholeTiles:
         if self._blas is None:
-            return RowwiseKernels(self._device, self._staging, MANY_OF[self._activations])
-        return WholeTiles(self._device, self._staging, self._blas, self._activations, sizes)
+            return RowwiseKernels(self._device, MANY_OF[self._activations])
+        return WholeTiles(self._device, self._blas, self._activations, sizes)
 
     @property
     def device(self) -> str:
@@ -215,11 +215,9 @@ class GpuOps:
     ) -> None:
         self._lead.slice_queued()
         inside = slice(real.start - first, real.stop - first)
-        asked, stored = queries[inside], keys[inside]
-        for rows in (asked, stored):
-            self.tiles.rotate(rows, sight.angles, cache.head_dim, real)
-        self.attention.store(cache, sight.layer, pages, real.start, stored, values[inside])
-        self.attention.chunk(asked, cache, sight, pages, real.start, out[inside])
+        rows = Rows(queries, keys, values)[inside]
+        self.attention.turn_and_store(rows, cache, sight, pages, real.start)
+        self.attention.chunk(rows.queries, cache, sight, pages, real.start, out[inside])
         for padding in (out[: inside.start], out[inside.stop :]):
             # They lie side by side: `out` is no columns of wider rows.
             if len(padding):

@@ -58,11 +58,6 @@ class Placed:
     pointer: int
     shape: Shape
 
-    @property
-    def apart(self) -> int:
-        """Numbers from a row's to the next one's."""
-        return 1 + self.shape.width
-
 
 def spans(places: Sequence[Place]) -> int:
     """Of the longest."""

@@ -1,4 +1,4 @@
-"""What is done to each row by itself: norms, products, gates, rotations.  Knows rows; no cache and no sequence.
+"""What is done to each row by itself: norms, products, gates.  Knows rows; no cache and no sequence.
 
 Two forms, as in `cuda/linear.cu`: for few rows and for many; of the latter one more in numbers of 16 bits, as in
 `cuda/tensor.cu`.  Their products round differently, and nothing else does.  whole_tiles.py has those that cuBLAS makes.
@@ -6,7 +6,7 @@ Two forms, as in `cuda/linear.cu`: for few rows and for many; of the latter one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import frozen
@@ -14,7 +14,6 @@ from attrs import frozen
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.device import Device
-from strata.gpu.staging import Staging
 from strata.gpu.weights import GatedMatrix, Matrix
 
 
@@ -49,9 +48,8 @@ MANY_OF: Final = {"f32": MANY, "f16": _in_tensor_cores("Half"), "bf16": _in_tens
 class Rowwise:
     """All but the products, which are the same in every form."""
 
-    def __init__(self, device: Device, staging: Staging) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
-        self._staging = staging
 
     def norm(self, x: DeviceArray, weight: DeviceArray, eps: float, out: DeviceArray) -> None:
         self._norm(table.NORM, x, weight, eps, out)
@@ -74,23 +72,12 @@ class Rowwise:
         kernel = self._device.load(table.ADD_VECTOR)
         self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, vector.pointer, x.columns)
 
-    def rotate(self, x: DeviceArray, angles: DeviceArray, head_dim: int, positions: Sequence[int]) -> None:
-        """Each row by the angles of its position."""
-        self.rotate_at(x, angles, head_dim, self._staging.put(positions))
-
-    def rotate_at(self, x: DeviceArray, angles: DeviceArray, head_dim: int, positions: int, apart: int = 1) -> None:
-        """Positions (int32) are on the card, so many numbers from one to the next."""
-        heads, turned = x.columns // head_dim, angles.columns
-        kernel = self._device.load(table.ROTATE)
-        where = angles.pointer, positions, apart
-        self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, *where, heads, head_dim, turned)
-
 
 class RowwiseKernels(Rowwise):
     """Implements `strata.models.ops.Kernels` in one of these forms."""
 
-    def __init__(self, device: Device, staging: Staging, form: Form) -> None:
-        super().__init__(device, staging)
+    def __init__(self, device: Device, form: Form) -> None:
+        super().__init__(device)
         self._form = form
 
     def linear(self, x: DeviceArray, matrix: Matrix, out: DeviceArray) -> None:

@@ -13,11 +13,11 @@ from typing import Final
 from attrs import frozen
 
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Sight
+from strata.gpu.attention import Rows, Sight
 from strata.gpu.cache import PagedCache
 from strata.gpu.device import Device
 from strata.gpu.graph import Graph
-from strata.gpu.lone import LoneRows, Rows
+from strata.gpu.lone import LoneRows
 from strata.gpu.places import Place, Placed, Shape, pages_of
 from strata.gpu.products import RowwiseKernels
 from strata.gpu.staging import HALF, Staging
@@ -26,8 +26,8 @@ from strata.gpu.weights import GatedMatrix, Matrix
 GRAPHS: Final = 3
 """That a step of so many rows keeps, the last used: one for each power of two of its longest row's spans."""
 
-_LAUNCHES: Final = 5
-"""Of one operation at most: of attending."""
+_LAUNCHES: Final = 3
+"""Of one operation at most: of attending, and of a product with queries', keys' and values' matrices."""
 
 _LAUNCH_BYTES: Final = 1024
 """Set aside for a launch in a graph.  What a driver takes for one is not known: never measured on a card."""

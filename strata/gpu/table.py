@@ -27,9 +27,8 @@ NORM: Final = Kernel("norm.cu", "rms_norm", "PiPPiif")
 ADD_NORM: Final = Kernel("norm.cu", "add_norm", "PiPPiif")
 NORM_HEADS: Final = Kernel("norm.cu", "norm_heads", "PiPif", block=32)
 ADD_VECTOR: Final = Kernel("add.cu", "add_vector", "PiPi")
-ROTATE: Final = Kernel("rotate.cu", "rotate", "PiPPiiii")
-STORE: Final = Kernel("store.cu", "store", "PPiPPiiiiii")
-STORE_ROWS: Final = Kernel("store.cu", "store_rows", "PPiPPiiiiii")
+TURN_AND_STORE: Final = Kernel("turn.cu", "turn_and_store", "PiiPPiPiPPiiiiii")
+TURN_AND_STORE_ROWS: Final = Kernel("turn.cu", "turn_and_store_rows", TURN_AND_STORE.arguments)
 ATTEND_CHUNK: Final = Kernel("chunk.cu", "attend_chunk", "PiPPPiiiiiiifi")
 ATTEND_CHUNK_TENSOR: Final = Kernel("chunk_tensor.cu", "attend_chunk_tensor", ATTEND_CHUNK.arguments)
 ATTEND_SPANS: Final = Kernel("decode.cu", "attend_spans", "PiPPiPiiiifi")
@@ -50,8 +49,9 @@ OPEN_GATES: Final = Kernel("sixteen.cu", "open_gates", "PiPii")
 LARGEST: Final = Kernel("largest.cu", "largest", "PiPiiPP", block=256)
 
 KERNELS: Final = (
-    *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, ROTATE, STORE, STORE_ROWS, ATTEND_CHUNK, ATTEND_SPANS, JOIN_SPANS),
+    *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, TURN_AND_STORE, TURN_AND_STORE_ROWS),
+    *(ATTEND_CHUNK, ATTEND_CHUNK_TENSOR, ATTEND_SPANS, JOIN_SPANS),
     *(EMBED, LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
     *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, ROUND_ROWS, ROUND_WEIGHTS, OPEN_GATES),
-    *(ATTEND_CHUNK_TENSOR, LARGEST),
+    LARGEST,
 )

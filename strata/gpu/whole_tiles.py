@@ -21,7 +21,6 @@ from strata.gpu.arrays import DeviceArray
 from strata.gpu.cublas import WORK_BYTES, Cublas, Sixteen
 from strata.gpu.device import Device
 from strata.gpu.products import Rowwise
-from strata.gpu.staging import Staging
 from strata.gpu.weights import GatedMatrix, Matrix, Part
 
 _NAMES: Final = {"f16": "Half", "bf16": "Brain"}
@@ -54,9 +53,9 @@ USUAL: Final = Sizes()
 class WholeTiles(Rowwise):
     """Implements `strata.models.ops.Kernels` for whole tiles."""
 
-    def __init__(self, device: Device, staging: Staging, cublas: Cublas, number: str, sizes: Sizes = USUAL) -> None:
+    def __init__(self, device: Device, cublas: Cublas, number: str, sizes: Sizes = USUAL) -> None:
         """`number`: f16 or bf16, what rows and weights are rounded to."""
-        super().__init__(device, staging)
+        super().__init__(device)
         self.sizes = sizes
         self._cublas = cublas
         self._number = number

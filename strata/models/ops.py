@@ -204,9 +204,10 @@ class Ops(Protocol):
 
         Rows are at positions first, first + 1, ...; first is on the grid.  `real` are the positions that are more than
         padding: only theirs are stored, nothing is stored from real.stop on, and results from there mean nothing, but
-        are finite.  Each row's heads are turned in place: pairs (2i, 2i + 1) of each head by its position's i-th angle
-        (https://arxiv.org/abs/2104.09864).  queries and out: (rows, heads * head_dim), keys and values: (rows,
-        kv_heads * head_dim).  A window hides keys: they stay stored, in pages that stay the sequence's.
+        are finite.  Pairs (2i, 2i + 1) of each head are turned by their position's i-th angle
+        (https://arxiv.org/abs/2104.09864), in place or not: what queries and keys hold afterwards means nothing.
+        queries and out: (rows, heads * head_dim), keys and values: (rows, kv_heads * head_dim).  A window hides keys:
+        they stay stored, in pages that stay the sequence's.
         """
         ...
 

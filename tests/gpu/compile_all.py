@@ -33,7 +33,7 @@ def main(formats: tuple[str, ...], archs: list[str]) -> int:
         "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS[1:]],
         "chunk_tensor.cu": [f"{head} {stored}" for head in HEADS for stored in STORED[1:]],
         "decode.cu": [f"{head} {stored}" for head in HEADS for stored in STORED],
-        "store.cu": STORED,
+        "turn.cu": STORED,
     }
     headers = {path.name: path.read_text() for path in texts.glob("*.cuh")}
     spilling = 0

@@ -78,9 +78,9 @@ def products(ops: GpuOps, kind: str, folder: Path) -> None:
     gated = ops.gated_matrix(tensor(70, 96, kind), tensor(70, 96, kind, 1), "gelu")
     x, out = ops.stored(rows(9, 96)), ops.empty(9, 70)
     ops.embed(matrix, np.array([69, 0]), 2.0, ops.empty(2, 96))
-    in_tensor_cores = [RowwiseKernels(ops._device, ops._staging, MANY_OF[number]) for number in ("f16", "bf16")]
+    in_tensor_cores = [RowwiseKernels(ops._device, MANY_OF[number]) for number in ("f16", "bf16")]
     cublas = Cublas(Library(folder / fakes.CUBLAS), ops._device)
-    by_cublas = [WholeTiles(ops._device, ops._staging, cublas, number, Sizes(9, 4096, 8)) for number in ("f16", "bf16")]
+    by_cublas = [WholeTiles(ops._device, cublas, number, Sizes(9, 4096, 8)) for number in ("f16", "bf16")]
     for kernels in by_cublas:
         kernels.expect(96)
     for kernels in (ops.rows, ops.tiles, *in_tensor_cores, *by_cublas):
@@ -101,28 +101,30 @@ def largest(ops: GpuOps) -> None:
 
 def attention(ops: GpuOps) -> None:
     for numbers in ("f32", "f16"):
-        attention_over(ops, numbers)
+        for head_dim, length in ((36, 261),):
+            attention_over(ops, numbers, head_dim, length)
 
 
-def attention_over(ops: GpuOps, numbers: str) -> None:
-    """Keys and values that are kept as these."""
+def attention_over(ops: GpuOps, numbers: str, head_dim: int, length: int) -> None:
+    """Keys and values that are kept as these; the last 35 of so many positions attend."""
+    from strata.gpu.attention import Rows
     from strata.gpu.cache import STORED, PagedCache
     from strata.models.ops import CacheShape, Sight
 
-    shape = CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=36)
-    cache = PagedCache(ops._device, shape, STORED[numbers])
-    pages, both, queries = [8, 0, 3, 5, 1, 2, 7], ops.stored(rows(261, 144)), ops.stored(rows(35, 4 * 36))
-    ops.rows.norm_heads(both[:, :72], ops.stored(rows(1, 36)), 1e-5)
-    ops.rows.add(both, ops.stored(rows(1, 144)))
-    ops.rows.rotate(both[:35, :72], ops.rotation(300, 36, 1e4), 36, range(35))
-    ops.attention.store(cache, 1, pages, 0, both[:, :72], both[:, 72:])
-    out = ops.empty(35, 4 * 36)
+    shape = CacheShape(layers=2, pages=9, page_tokens=40, kv_heads=2, head_dim=head_dim)
+    cache, pages = PagedCache(ops._device, shape, STORED[numbers]), [8, 0, 3, 5, 1, 2, 7]
+    together, (q, k) = ops.stored(rows(length, 8 * head_dim)), (4 * head_dim, 6 * head_dim)
+    ops.rows.norm_heads(together[:, q:k], ops.stored(rows(1, head_dim)), 1e-5)
+    ops.rows.add(together, ops.stored(rows(1, 8 * head_dim)))
+    given = Rows(together[:, :q], together[:, q:k], together[:, k:])
+    out, angles = ops.empty(35, q), ops.rotation(length, head_dim - 4, 1e4)
+    ops.attention.turn_and_store(given, cache, Sight(1, angles, 1.0), pages, 0)
     for window in (0, 30):
-        sight = Sight(1, None, 1 / 6, window)
-        ops.attention.chunk(queries, cache, sight, pages, 226, out)
-        placed = ops.attention.place(cache, [(pages, 260), (pages, 5)])
-        ops.attention.store_rows(cache, 1, placed, both[:2, :72], both[:2, 72:])
-        ops.attention.rows(queries[:2], cache, sight, placed, out[:2])
+        sight = Sight(1, angles, 1 / 6, window)
+        ops.attention.chunk(given.queries[length - 35 :], cache, sight, pages, length - 35, out)
+        placed = ops.attention.place(cache, [(pages, length - 1), (pages, 5)])
+        ops.attention.turn_and_store_rows(given[:2], cache, sight, placed)
+        ops.attention.rows(given.queries[:2], cache, sight, placed, out[:2])
     assert np.isfinite(ops.numbers(out)).all()
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hard import MAGNITUDES, rounded, rows
+from stores import store
 
 from strata.errors import ModelError
 from strata.gpu.attention import PARTS_BYTES, Attention
@@ -56,7 +57,7 @@ class Sequence:
     ) -> None:
         both, width = self.card.stored(np.concatenate([keys, values], axis=1)), keys.shape[1]
         where = self.pages if pages is None else pages
-        self.card.attention.store(self.cache, layer, where, start, both[:, :width], both[:, width:])
+        store(self.card, self.cache, layer, where, start, both[:, :width], both[:, width:])
 
     def sight(self, window: int) -> Sight:
         return Sight(1, None, self.head_dim**-0.5, window)
@@ -282,7 +283,7 @@ def test_a_page_that_is_moved_to_the_arena_and_back_elsewhere_is_the_same(card: 
     first, other = rows(4, 16, 1), rows(4, 16, 2)
     for there, slot in ((first, 1), (other, 0)):
         both = card.stored(there)
-        card.attention.store(cache, 0, [2], 0, both[:, :8], both[:, 8:])
+        store(card, cache, 0, [2], 0, both[:, :8], both[:, 8:])
         card.copy_out(cache, 2, slot)
     wanted = bytes(next(iter(card.page_bytes(cache, [3 + 1], 4))))
     stored = np.concatenate([first[:, :8], first[:, 8:]])
@@ -305,16 +306,16 @@ def test_pages_move_beside_what_is_computed_and_before_what_uses_them(card: GpuO
         return card.numbers(out).tolist()
 
     cache._slots[...] = 7
-    card.attention.store(cache, 0, [1], 0, keys, values)
+    store(card, cache, 0, [1], 0, keys, values)
     card.copy_out(cache, 1, 0)
-    card.attention.store(cache, 0, [2], 0, values, keys)
+    store(card, cache, 0, [2], 0, values, keys)
     other = attended(2)
     assert (cache._slots == 7).all(), "nothing is held up by it"
-    card.attention.store(cache, 0, [1], 0, values, values)
+    store(card, cache, 0, [1], 0, values, values)
     card._device.synchronize()
     assert cache._slots[0, 0, :, 0].tolist() == card.numbers(both).reshape(4, 2, 8).swapaxes(0, 1).tolist()
     card.copy_in(cache, 0, 2)
-    card.attention.store(cache, 0, [3], 0, keys, values)
+    store(card, cache, 0, [3], 0, keys, values)
     assert attended(2) == attended(3) != other
 
 
@@ -407,7 +408,7 @@ def test_a_replayed_step_has_the_bits_of_its_launches_wherever_its_rows_are(card
 def test_a_step_that_there_is_no_memory_for_at_once_is_told_in_goes(card: GpuOps) -> None:
     rows_of = Attending(card, 3)
     little = Attention(card._device, card._staging, parts_bytes=2 * 4 * HEADS * 4 * 18)
-    shared = Replaying.on(card._device, card._staging, card.rows, LoneRows(card.rows, little))
+    shared = Replaying.on(card._device, card._staging, card.rows, LoneRows(little))
     rows_of.step = rows_of.recorded(RecordedStep(shared))
     rows_of.check(1000, 2, 600)
     assert not rows_of.step._graphs

@@ -150,7 +150,7 @@ def test_what_a_graph_took_down_is_done_whenever_it_is_replayed_and_not_before(d
 
 def test_what_is_not_allowed_while_a_graph_is_captured_is_a_fault_and_the_stream_goes_on(device: Device) -> None:
     adding = Adding(device)
-    for forbidden in (lambda: device.alloc(16), device.synchronize, lambda: device.load(table.ROTATE)):
+    for forbidden in (lambda: device.alloc(16), device.synchronize, lambda: device.load(table.NORM)):
         with pytest.raises(DeviceFault):
             device.capture(forbidden)
     adding.double()

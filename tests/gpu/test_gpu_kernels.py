@@ -26,7 +26,7 @@ def kernels_of(card: GpuOps, form: str) -> RowwiseKernels:
     """Of a form, or in tensor cores of these numbers."""
     if form in FORMS:
         return getattr(card, form)
-    return RowwiseKernels(card._device, card._staging, MANY_OF[form])
+    return RowwiseKernels(card._device, MANY_OF[form])
 
 
 def width_of(kind: str) -> int:
@@ -227,26 +227,6 @@ def test_vectors_that_were_loaded_together_are_added_to_each_row(card: GpuOps) -
     card.tiles.add(added[:, :190], card.vectors(parts))
     exact = x + np.pad(np.concatenate([float32(part) for part in parts]), (0, 10))
     assert card.numbers(added).tolist() == exact.tolist()
-
-
-@pytest.mark.parametrize(("heads", "head_dim", "turned"), [(9, 64, 64), (1, 6, 4), (2, 16, 8)])
-@pytest.mark.parametrize("factor", [None, 4.0])
-def test_rotation_turns_each_pair_by_its_position(
-    card: GpuOps, heads: int, head_dim: int, turned: int, factor: float | None
-) -> None:
-    """Some columns of wider rows, at positions in no order; factors slow the pairs down."""
-    x, positions = rows(5, heads * head_dim + 10), [7, 0, 4999, 7, 63]
-    factors = () if factor is None else (factor,) * (turned // 2)
-    turning = card.stored(x)
-    angles = card.rotation(5000, turned, 10000.0, factors)
-    card.rows.rotate(turning[:, : heads * head_dim], angles, head_dim, positions)
-    speeds = 10000.0 ** (-np.arange(0, turned, 2) / turned) / (factor or 1)
-    exact = x.astype(np.float64)
-    pairs = exact[:, : heads * head_dim].reshape(5, heads, head_dim)[:, :, :turned]
-    turns = np.exp(1j * np.outer(positions, speeds))[:, None]
-    turned_pairs = (pairs[..., ::2] + 1j * pairs[..., 1::2]) * turns
-    pairs[..., ::2], pairs[..., 1::2] = turned_pairs.real, turned_pairs.imag
-    np.testing.assert_allclose(card.numbers(turning), exact, atol=1e-6)
 
 
 # -- the largest --------------------------------------------------------------------------------------------------
