@@ -100,8 +100,9 @@ def largest(ops: GpuOps) -> None:
 
 
 def attention(ops: GpuOps) -> None:
+    """Of heads that are wider than 128 too, which other parts of the kernels sum up."""
     for numbers in ("f32", "f16"):
-        for head_dim, length in ((36, 261),):
+        for head_dim, length in ((36, 261), (136, 70)):
             attention_over(ops, numbers, head_dim, length)
 
 
