@@ -128,6 +128,13 @@ class CpuOps:
     def cache(self, shape: Shape) -> PagedCache:
         return PagedCache(shape)
 
+    def context_bytes(self, context: int, heads: int, head_dim: int) -> int:
+        del context, heads, head_dim
+        return 0
+
+    def expect_context(self, context: int, heads: int, cache: PagedCache) -> None:
+        """What a row needs is the system's to give, while it attends."""
+
     def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
         cache.copy_out(page, slot)
 

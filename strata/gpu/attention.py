@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from attrs import frozen
 
-from strata.errors import ModelError
+from strata.errors import ConfigError, ModelError
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.cache import STORED, PagedCache
@@ -26,7 +26,7 @@ _HEADS: Final = 4
 """Of a row that a block turns and stores."""
 
 PARTS_BYTES: Final = 32 << 20
-"""Memory for what `attend_spans` hands to `join_spans`; rows that need more are computed in several goes."""
+"""Memory for what `attend_spans` hands to `join_spans`; rows that need more together are computed in several goes."""
 
 
 class Sight(Protocol):
@@ -59,7 +59,20 @@ class Attention:
         self._device = device
         self._staging = staging
         self._parts = device.alloc(parts_bytes)
-        self._parts_bytes = parts_bytes
+        self._parts_bytes = self._usual_bytes = parts_bytes
+
+    def context_bytes(self, context: int, heads: int, head_dim: int) -> int:
+        """What `expect_context` takes: as much as its last row needs, where that is more than there is."""
+        row = _part_bytes(spans([((), context - 1)]), heads, head_dim)
+        return row if row > self._usual_bytes else 0
+
+    def expect_context(self, context: int, heads: int, cache: PagedCache) -> None:
+        """Take it, and keep what there was.  Raises ConfigError where a row has too many pages for a table."""
+        if Shape.of([((), context - 1)], cache.page_tokens).numbers > HALF:
+            too_many = f"{cache.page_tokens} cut {context} tokens into more pages than the card can be told of"
+            raise ConfigError("page_tokens", f"{too_many}: raise it, or lower context")
+        if nbytes := self.context_bytes(context, heads, cache.head_dim):
+            self._parts, self._parts_bytes = self._device.alloc(nbytes), nbytes
 
     def turn_and_store(self, rows: Rows, cache: PagedCache, sight: Sight, pages: Sequence[int], start: int) -> None:
         """Rows of one sequence, at positions start, start + 1, ...: queries turn in place, keys as they are stored."""
@@ -84,7 +97,7 @@ class Attention:
         return shape.numbers <= HALF and shape.rows * _part_bytes(shape.spans, heads, head_dim) <= self._parts_bytes
 
     def goes(self, places: Sequence[Place], heads: int, head_dim: int, page_tokens: int) -> Iterator[slice]:
-        """As many rows at a time as there is memory for.  Raises ValueError where it isn't enough for one."""
+        """As many rows at a time as there is memory for.  Raises ValueError for one beyond the context."""
         row = _part_bytes(spans(places), heads, head_dim)
         if row > self._parts_bytes:
             raise ValueError(f"a row at position {max(position for _, position in places)} needs {row} bytes")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from strata.errors import ConfigError
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.attention import Attention, Rows, Sight, check_width
+from strata.gpu.attention import PARTS_BYTES, Attention, Rows, Sight, check_width
 from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas
@@ -56,9 +56,10 @@ class GpuOps:
         activations: str = "f32",
         open_blas: Callable[[Device], Cublas | None] | None = None,
         sizes: Sizes = USUAL,
+        parts_bytes: int = PARTS_BYTES,
     ) -> None:
         """`activations`: one of `MANY_OF`, and of `STORED`.  `open_blas`: of products of 16 bits by cuBLAS, if they are
-        to be; `sizes`: of these.
+        to be; `sizes`: of these; `parts_bytes`: for attention, where the context needs no more.
 
         Raises DeviceMissing where there is no card, or not what `open_blas` needs, ConfigError where it hasn't these
         numbers, and OutOfDeviceMemory.
@@ -71,7 +72,7 @@ class GpuOps:
             if why := self._device.lacks(activations):
                 raise ConfigError("activations", why)
             self._staging = staging = Staging(self._device)
-            self.attention = Attention(self._device, staging)
+            self.attention = Attention(self._device, staging, parts_bytes)
             if open_blas is not None and activations != "f32":
                 self._blas = open_blas(self._device)
             self.tiles = self._kernels_of_tiles(sizes)
@@ -160,6 +161,12 @@ class GpuOps:
             taken = self.tiles.nbytes / 2**20
             _log.info("strata: %s multiplies what is read, with %.1f MiB of the card", self._blas, taken)
         return PagedCache(self._device, shape, STORED[self._activations])
+
+    def context_bytes(self, context: int, heads: int, head_dim: int) -> int:
+        return self.attention.context_bytes(context, heads, head_dim)
+
+    def expect_context(self, context: int, heads: int, cache: PagedCache) -> None:
+        self.attention.expect_context(context, heads, cache)
 
     def copy_out(self, cache: PagedCache, page: int, slot: int) -> None:
         cache.copy_out(page, slot)

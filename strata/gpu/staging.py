@@ -17,11 +17,11 @@ from strata.gpu.device import Device
 Table = Sequence[int] | NDArray[np.int32]
 """Of any shape."""
 
-HALF: Final = 1 << 20
-"""Numbers in each of the two halves: the pages of a row of a million tokens, and more of usual ones."""
-
 _ALIGNMENT: Final = 64
 """Numbers: tables begin at multiples of 256 bytes."""
+
+HALF: Final = (1 << 20) + _ALIGNMENT
+"""Numbers in each of the two halves: a row's position and the pages of a million tokens, or more rows with fewer."""
 
 
 @define

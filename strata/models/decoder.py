@@ -108,8 +108,9 @@ class Decoder:
         config = self.config
         numbers = self._room_rows(rows) * Room.width(config) + rows * _StepRoom.width(config)
         angles = len(self._ropes()) * self._ops.rotation_bytes(context, config.rope_dim)
+        attending = self._ops.context_bytes(context, config.heads, config.head_dim)
         recorded = min(rows, _RECORDED) * self._ops.recorder_bytes(self._most_operations())
-        return 4 * numbers + angles + recorded
+        return 4 * numbers + angles + attending + recorded
 
     def _most_operations(self) -> int:
         """Of a step."""
@@ -118,6 +119,7 @@ class Decoder:
     def allocate(self, pages: int, page_tokens: int, *, context: int, rows: int, slots: int = 0) -> None:
         config = self.config
         self._cache = self._ops.cache(self._cache_shape(pages, page_tokens, slots))
+        self._ops.expect_context(context, config.heads, self._cache)
         self._sights = tuple(self._look(context))
         self._room = Room.of(self._ops, config, self._room_rows(rows))
         self._step = _StepRoom.of(self._ops, config, rows)

@@ -176,6 +176,17 @@ class Ops(Protocol):
         """Memory for all pages, filled with zeros, and for the arena: all that it will ever take."""
         ...
 
+    def context_bytes(self, context: int, heads: int, head_dim: int) -> int:
+        """Memory of the device that `expect_context` takes."""
+        ...
+
+    def expect_context(self, context: int, heads: int, cache: Cache) -> None:
+        """Called once, before anything attends: take what a row of so many heads needs at any position below `context`.
+
+        Raises ConfigError where a sequence of that length has more pages than the device can be told of.
+        """
+        ...
+
     def copy_out(self, cache: Cache, page: int, slot: int) -> None:
         """Copy a whole page to a slot of the arena.  Done when it returns."""
         ...

@@ -23,7 +23,7 @@ from strata.gpu.cubins import Cubins, cubin_cache, sources
 from strata.gpu.device import Device
 from strata.gpu.nvrtc import NVRTC, Nvrtc
 from strata.gpu.ops import GpuOps
-from strata.gpu.staging import Staging
+from strata.gpu.staging import HALF, Staging
 
 MakeDevice = Callable[..., Device]
 
@@ -100,7 +100,7 @@ def test_tables_that_fill_the_staging_again_and_again_all_arrive(device: Device)
 
 def test_a_table_that_is_too_long_for_the_staging_is_refused(device: Device) -> None:
     with pytest.raises(ValueError, match="longer than"):
-        Staging(device).put(tuple(range((1 << 20) + 1)))
+        Staging(device).put(tuple(range(HALF + 1)))
 
 
 def test_a_view_of_rows_and_columns_points_at_its_first_number() -> None:
