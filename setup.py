@@ -16,9 +16,18 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 NATIVE = Path("strata/cpu/native")
-ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "program.c", "rows_python.c", "tiles_python.c"]
+ONCE = ["module.c", "choose.c", "pool.c", "weights.c", "program.c", "rows_python.c", "tiles_python.c", "draw_python.c"]
 """Compiled for any processor of the kind."""
-FOR_EACH_SET = ["fixed_super.c", "rows.c", "fixed.c", "attend.c", "tiles.c", "tiles_attend.c", "fixed_inputs.c"]
+FOR_EACH_SET = [
+    "fixed_super.c",
+    "rows.c",
+    "fixed.c",
+    "attend.c",
+    "tiles.c",
+    "tiles_attend.c",
+    "fixed_inputs.c",
+    "draw.c",
+]
 """Compiled for each set; what they offer to the others is a table named by `SET(...)` (sets.h).  What takes
 longest comes first, so that nothing waits for it at the end."""
 
@@ -75,7 +84,7 @@ class BuildPython(build_py):
 kernels = Extension(
     "strata.cpu._kernels",
     sources=[str(NATIVE / source) for source in ONCE],
-    depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
+    depends=[str(path) for path in (*sorted(NATIVE.glob("*.h")), *(NATIVE / source for source in FOR_EACH_SET))],
     define_macros=[("Py_LIMITED_API", "0x030B0000"), *((f"HAVE_{name.upper()}", "1") for name in SETS)],
     extra_compile_args=[*FLAGS, "-pthread"],
     extra_link_args=["-pthread"],

@@ -60,6 +60,14 @@ def attend(
     A row sees `window` keys, its own the last of them; 0: all.
     """
 
+def draw(
+    pool: Pool, logits: NDArray[np.float32], draws: list[tuple[float, int, int, int, int] | None], /
+) -> list[int | None]:
+    """The token of each row, by (scale, keep, nucleus, least, bits).
+
+    None where there is no draw, or a number that is not finite.  Raises ValueError for a draw that leaves nothing.
+    """
+
 class Program:
     """Operations on rows, taken down once, with their arrays, and done in one call each time.
 

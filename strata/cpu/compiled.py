@@ -15,6 +15,7 @@ from strata.cpu import _kernels, stored
 from strata.cpu.attention import Sight
 from strata.cpu.cache import PagedCache
 from strata.cpu.compiled_tiles import CompiledTiles
+from strata.cpu.drawing import Draw
 from strata.cpu.kernels import RowKernels
 from strata.cpu.matrix import Activation
 from strata.cpu.ops import CpuOps
@@ -77,6 +78,9 @@ class CompiledOps(CpuOps):
     def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> StoredMatrix:
         return stored.load([gate, up], gated=True, activation=activation)
 
+    def draw(self, array: Floats, draws: Sequence[Draw | None]) -> Sequence[int | None]:
+        return _kernels.draw(self._pool, array, [None if draw is None else _told(draw) for draw in draws])
+
     def attend_tiles(
         self,
         queries: Floats,
@@ -114,3 +118,7 @@ class CompiledOps(CpuOps):
     def close(self) -> None:
         self._pool.close()
         super().close()
+
+
+def _told(draw: Draw) -> tuple[float, int, int, int, int]:
+    return draw.scale, draw.keep, draw.nucleus, draw.least, draw.bits

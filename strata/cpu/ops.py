@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape, page_nbytes
 from strata.cpu.choice import NUMPY
+from strata.cpu.drawing import Draw
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
 from strata.cpu.matrix import Activation, Gated, Ungated
 from strata.cpu.quantised import Stored, expand, float32_bytes
@@ -144,15 +145,15 @@ class CpuOps:
     def numbers(self, array: Floats) -> Floats:
         return array.copy()
 
-    def largest(self, array: Floats, count: int) -> tuple[NDArray[np.intp], Floats] | None:
-        if count != 1:
-            # The host has all of them.
-            return None
+    def draw(self, array: Floats, draws: Sequence[Draw | None]) -> Sequence[int | None]:
+        """Largest ones alone: the host draws others with NumPy, too."""
+        return [self._largest(row) if draw and draw.keep == 1 else None for row, draw in zip(array, draws, strict=True)]
+
+    @staticmethod
+    def _largest(row: Floats) -> int | None:
         # No copy of them all, and no look at each: what is not a number is the least and the largest, too.
-        columns = array.argmax(axis=1)
-        numbers = array[np.arange(len(array)), columns]
-        numbers[~(np.isfinite(numbers) & np.isfinite(array.min(axis=1)))] = np.nan
-        return columns[:, np.newaxis], numbers[:, np.newaxis]
+        column = int(row.argmax())
+        return column if np.isfinite(row[column]) and np.isfinite(row.min()) else None
 
     def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
         return cache.page_bytes(pages, length)

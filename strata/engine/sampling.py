@@ -1,7 +1,7 @@
 """Which token comes next: pure functions on one row of logits.
 
 A room of its own because everything that decides a token must be in its arguments: no generator that was drawn from
-before, no batch, no clock.  Knows nothing of sequences, pages or steps.
+before, no batch, no clock.  Knows nothing of sequences, pages or steps.  How a token is drawn in the end: drawing.py.
 
 The order: `logit_bias` and the mask of `min_tokens`, then the penalties (repetition, frequency, presence), as vLLM
 applies them; then temperature, top_k, top_p and min_p, in the order of Hugging Face's logits warpers.  (llama.cpp
@@ -17,21 +17,16 @@ from typing import Final
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
+from strata.engine.drawing import WHOLE, drawn, likeliest, scale_of
 from strata.errors import SequenceFailed
 from strata.messages import Sampling, TokenLogprob
-from strata.models.architecture import Answer, Likeliest, Logits
-
-Weights = NDArray[np.float64]
-Ids = NDArray[np.intp]
-
-MOST_LIKELIEST: Final = 64
-"""A top_k that is larger is taken from all logits: the others' copying is the least of what it costs."""
+from strata.models.architecture import Answer, Logits
+from strata.models.ops import ALL, Draw
 
 _SEED_MASK: Final = 2**64 - 1
-_NUCLEUS_SIZES: Final = (64, 1024)
-"""How many of the likeliest are tried for top_p before all are sorted: a nucleus is nearly always small."""
+
+_LARGEST: Final = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, bits=0)
 
 
 @frozen
@@ -63,50 +58,58 @@ def check(sampling: Sampling, vocab_size: int) -> None:
         raise SequenceFailed(f"logit_bias: a token is not one of the model's {vocab_size}")
 
 
-def enough(sampling: Sampling, written: int, end_ids: Set[int]) -> int:
-    """How many of the largest logits are all that `choose` looks at from so many written tokens on; 0: all are needed.
-
-    Without a top_k all of them weigh something, and what is added to them or asked of them may concern any.
+def needs_logits(sampling: Sampling, written: int, end_ids: Set[int]) -> bool:
+    """Whether it takes more than a draw to choose from so many written tokens on: something is added to the logits,
+    asked of them, or told.
     """
     changed = sampling.logit_bias or _masked(sampling, written, end_ids) or _penalised(sampling)
-    if changed or sampling.logprobs is not None:
-        return 0
-    kept = 1 if sampling.temperature == 0 else sampling.top_k
-    return kept if kept <= MOST_LIKELIEST else 0
+    return bool(changed) or sampling.logprobs is not None
 
 
 def choose(
     answer: Answer, sampling: Sampling, *, prompt: Sequence[int], written: Sequence[int], end_ids: Set[int]
 ) -> Choice:
-    """The token that follows `prompt` and `written`, from the model's logits (float32, one for each token), or from the
-    largest of them where so many are `enough`: which makes no difference.
+    """The token that follows `prompt` and `written`, from the model's logits (float32, one for each token).
+
+    Where these weren't needed it may have been drawn already, which makes no difference.
 
     The repetition penalty counts the prompt's tokens and the written ones (as vLLM and Hugging Face do), frequency and
     presence penalty the written ones only (as OpenAI's do).  Raises SequenceFailed if the logits or what the settings
     make of them are not finite, or if no token is left.
     """
-    logits = answer.logits if isinstance(answer, Likeliest) else answer
-    if not np.isfinite(logits).all():
+    if isinstance(answer, int):
+        return Choice(answer)
+    if not np.isfinite(answer).all():
         raise SequenceFailed("the model's logits are not finite")
-    if isinstance(answer, Likeliest):
-        at = _pick(logits, sampling, position=len(prompt) + len(written))
-        return Choice(int(answer.tokens[at]))
-    adjusted = _adjusted(logits, sampling, prompt, written, end_ids)
-    token = _pick(adjusted, sampling, position=len(prompt) + len(written))
+    adjusted = _adjusted(answer, sampling, prompt, written, end_ids)
+    _refuse_what_has_no_largest(adjusted)
+    token = drawn(adjusted, draw_of(sampling, len(prompt) + len(written)))
     if sampling.logprobs is None:
         return Choice(token)
-    logprob, top = logprobs(logits, token, sampling.logprobs)
+    logprob, top = logprobs(answer, token, sampling.logprobs)
     return Choice(token, logprob, top)
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on the two alone: Philox with the seed as key and the position as counter.
+def draw_of(sampling: Sampling, position: int) -> Draw:
+    """How the token at this position is drawn."""
+    if sampling.temperature == 0 or sampling.top_k == 1:
+        return _LARGEST
+    return Draw(
+        scale=scale_of(sampling.temperature),
+        keep=sampling.top_k,
+        nucleus=min(int(max(sampling.top_p, 0.0) * 2.0**64), ALL),
+        least=math.ceil(min(max(sampling.min_p, 0.0), 1.0) * WHOLE),
+        bits=random_bits(sampling.seed, position),
+    )
+
+
+def random_bits(seed: int, position: int) -> int:
+    """64 bits that depend on the two alone: Philox with the seed as key and the position as counter.
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).  Raw bits are taken, so that no other method
     of NumPy's can change the stream.
     """
-    bits = np.random.Philox(key=seed & _SEED_MASK, counter=position).random_raw()
-    return float(int(bits) >> 11) * 2.0**-53
+    return int(np.random.Philox(key=seed & _SEED_MASK, counter=position).random_raw())
 
 
 def logprobs(logits: Logits, token: int, n: int) -> tuple[float, tuple[TokenLogprob, ...]]:
@@ -115,8 +118,8 @@ def logprobs(logits: Logits, token: int, n: int) -> tuple[float, tuple[TokenLogp
     high = float(exact.max())
     whole = high + math.log(np.exp(exact - high).sum())
     # In order of the logits: their differences may be smaller than a log-probability can show.
-    likeliest = _largest(exact, n) if n else ()
-    return float(exact[token]) - whole, tuple(TokenLogprob(int(i), float(exact[i]) - whole) for i in likeliest)
+    top = likeliest(logits, n) if n else ()
+    return float(exact[token]) - whole, tuple(TokenLogprob(int(i), float(exact[i]) - whole) for i in top)
 
 
 # -- what the settings make of the logits ---------------------------------------------------------------------------
@@ -160,65 +163,9 @@ def _penalise(adjusted: Logits, sampling: Sampling, prompt: Sequence[int], writt
         adjusted[ids] -= np.float32(sampling.presence_penalty)
 
 
-# -- the pick -------------------------------------------------------------------------------------------------------
-
-
-def _pick(adjusted: Logits, sampling: Sampling, position: int) -> int:
-    best = int(np.argmax(adjusted))
-    high = float(adjusted[best])
+def _refuse_what_has_no_largest(adjusted: Logits) -> None:
+    high = float(adjusted.max())
     if high == -math.inf:
         raise SequenceFailed("sampling: no token is left to choose from")
     if not math.isfinite(high):
         raise SequenceFailed("sampling: the penalties overflow")
-    if sampling.temperature == 0 or sampling.top_k == 1:
-        return best
-    kept, weights = _kept(adjusted, high, sampling)
-    return _draw(kept, weights, uniform(sampling.seed, position))
-
-
-def _kept(adjusted: Logits, high: float, sampling: Sampling) -> tuple[Ids, Weights]:
-    """The tokens that the cut-offs leave, in order of id, and their weights; the likeliest weighs 1."""
-    exact = adjusted.astype(np.float64)
-    with np.errstate(over="ignore"):
-        weights = np.exp((exact - high) / sampling.temperature)
-    kept = np.arange(len(exact))
-    if 0 < sampling.top_k < len(exact):
-        kept = np.sort(_largest(exact, sampling.top_k))
-    if sampling.top_p < 1:
-        kept = kept[np.sort(_nucleus(exact[kept], weights[kept], sampling.top_p))]
-    if sampling.min_p > 0:
-        kept = kept[weights[kept] >= min(sampling.min_p, 1.0)]
-    return kept, weights[kept]
-
-
-def _nucleus(exact: Weights, weights: Weights, top_p: float) -> Ids:
-    """The fewest of the likeliest that hold `top_p` of the whole weight; at least one.
-
-    The order is that of the logits: weights that differ in nothing that a float can hold may come of other logits.
-    """
-    goal = top_p * weights.sum()
-    for size in (*_NUCLEUS_SIZES, len(weights)):
-        likeliest = _largest(exact, size)
-        sums = np.cumsum(weights[likeliest])
-        if sums[-1] >= goal:
-            return likeliest[: int(np.searchsorted(sums, goal, side="left")) + 1]
-    # The two sums are added in different orders, so that the second may stay below the goal by a rounding.
-    return likeliest
-
-
-def _largest(values: NDArray[np.float64], n: int) -> Ids:
-    """The indices of the n largest, largest first, of equals the lowest index first; all of them if n is more."""
-    if n >= len(values):
-        return np.argsort(-values, kind="stable")
-    edge = np.partition(values, len(values) - n)[len(values) - n]
-    near = np.nonzero(values >= edge)[0]
-    return near[np.argsort(-values[near], kind="stable")][:n]
-
-
-def _draw(kept: Ids, weights: Weights, number: float) -> int:
-    """The token in whose part of the summed weights the number (in [0, 1)) falls."""
-    sums = np.cumsum(weights)
-    index = int(np.searchsorted(sums, number * sums[-1], side="right"))
-    # The product may round up to the whole sum; the last token that weighs anything is meant then.
-    last = int(np.searchsorted(sums, sums[-1], side="left"))
-    return int(kept[min(index, last)])

@@ -14,10 +14,11 @@ from attrs import define
 from numpy.typing import NDArray
 
 from strata.engine.draft import Drafter, Zeal
-from strata.engine.sampling import Choice, choose, enough
+from strata.engine.sampling import Choice, choose, draw_of, needs_logits
 from strata.errors import SequenceFailed
 from strata.messages import Open, Row
 from strata.models.architecture import Answer
+from strata.models.ops import Draw
 
 Slices = Generator[None, None, NDArray[np.float32]]
 
@@ -139,9 +140,11 @@ class Sequence:
         )
         return self.drafter.offer(min(most, self.zeal.count, rows_left - 1))
 
-    def likeliest(self, end_ids: Set[int]) -> int:
-        """How many of the largest logits decide its next token, and those that are offered after it; 0: all do."""
-        return enough(self.sampling, len(self.written), end_ids)
+    def draw_after(self, position: int, end_ids: Set[int]) -> Draw | None:
+        """How the token after this position is drawn; None: its logits are wanted for more than that."""
+        if needs_logits(self.sampling, len(self.written), end_ids):
+            return None
+        return draw_of(self.sampling, position + 1)
 
     def next_tokens(
         self, answers: Iterable[Answer], offered: Iterable[int], end_ids: Set[int], context: int

@@ -17,7 +17,7 @@ from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas
 from strata.gpu.device import Device
-from strata.gpu.largest import Largest
+from strata.gpu.drawing import Draw, Drawing
 from strata.gpu.lead import Lead
 from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
@@ -79,7 +79,7 @@ class GpuOps:
             self.tile = sizes.rows if isinstance(self.tiles, WholeTiles) else 1
             self.rows = RowwiseKernels(self._device, FEW)
             self._lone = LoneRows(self.attention)
-            self._largest = Largest(self._device)
+            self._drawing = Drawing(self._device, staging)
             self._replaying = Replaying.on(self._device, staging, self.rows, self._lone)
         except BaseException:
             self.close()
@@ -184,8 +184,8 @@ class GpuOps:
                 self._device.download(array[row : row + 1].pointer, out[row])
         return out
 
-    def largest(self, array: DeviceArray, count: int) -> tuple[NDArray[np.intp], Floats] | None:
-        return self._largest.of(array, count) if count <= array.columns else None
+    def draw(self, array: DeviceArray, draws: Sequence[Draw | None]) -> Sequence[int | None]:
+        return self._drawing.of(array, draws)
 
     def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
         return cache.page_bytes(pages, length)

@@ -46,12 +46,12 @@ GATED_TENSOR: Final = Kernel("tensor.cu", "gated_tensor", _GATED, block=256)
 ROUND_ROWS: Final = Kernel("sixteen.cu", "round_rows", "PiPi")
 ROUND_WEIGHTS: Final = Kernel("sixteen.cu", "round_weights", "PiPi")
 OPEN_GATES: Final = Kernel("sixteen.cu", "open_gates", "PiPii")
-LARGEST: Final = Kernel("largest.cu", "largest", "PiPiiPP", block=256)
+DRAW: Final = Kernel("draw.cu", "draw", "PiiPP", block=256)
 
 KERNELS: Final = (
     *(NORM, ADD_NORM, NORM_HEADS, ADD_VECTOR, TURN_AND_STORE, TURN_AND_STORE_ROWS),
     *(ATTEND_CHUNK, ATTEND_CHUNK_TENSOR, ATTEND_SPANS, JOIN_SPANS),
     *(EMBED, LINEAR_ROWS, ADD_LINEAR_ROWS, GATED_ROWS, LINEAR_TILES, ADD_LINEAR_TILES, GATED_TILES),
     *(LINEAR_TENSOR, ADD_LINEAR_TENSOR, GATED_TENSOR, ROUND_ROWS, ROUND_WEIGHTS, OPEN_GATES),
-    LARGEST,
+    DRAW,
 )

@@ -14,26 +14,14 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from strata.models.config import ModelConfig
+from strata.models.ops import Draw
 
 Logits: TypeAlias = NDArray[np.float32]
 """One value for each token of the vocabulary, before softmax."""
 
 
-@frozen(eq=False)
-class Likeliest:
-    """The largest of a row's logits, where no others were asked for.
-
-    Of equals the lowest ids are among them.  One logit that is not finite, wherever it is, makes all of these NaN.
-    """
-
-    tokens: NDArray[np.intp]
-    """In order of id."""
-    logits: Logits
-    """Of each of these tokens."""
-
-
-Answer: TypeAlias = Logits | Likeliest
-"""What a row's next token is chosen from."""
+Answer: TypeAlias = Logits | int
+"""What a row's next token is chosen from; or that token, where its row said how to draw it."""
 
 Workspace: TypeAlias = Any
 """The memory of one half-done chunk.  Opaque: made by a model, given back to the same model's `read`."""
@@ -58,8 +46,8 @@ class DecodeRow:
     handle: SequenceView
     token: int
     position: int
-    likeliest: int = 0
-    """How many of the largest logits are enough.  A model may give all the same.  0: all are needed."""
+    draw: Draw | None = None
+    """How its token is drawn, where the logits are wanted for nothing else.  A model may give them all the same."""
 
 
 class Model(Protocol):

@@ -15,11 +15,11 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from strata.errors import ModelError
-from strata.models.architecture import Answer, DecodeRow, Likeliest, Logits, SequenceView, Workspace
+from strata.models.architecture import Answer, DecodeRow, Logits, SequenceView, Workspace
 from strata.models.block import Block, Parts, Room
 from strata.models.config import ModelConfig, RawTensor, Rope
 from strata.models.families import family_of
-from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops, Sight
+from strata.models.ops import Array, Cache, CacheShape, Draw, Kernels, Matrix, Ops, Sight
 from strata.models.raw import shifted
 
 _GIB: Final = 2**30
@@ -245,20 +245,17 @@ class Decoder:
         if count not in self._steps:
             self._steps[count] = self._record(count)
         self._steps[count]([(row.handle.pages, row.position) for row in rows])
-        return self._answers([row.likeliest for row in rows])
+        return self._answers([row.draw for row in rows])
 
-    def _answers(self, likeliest: Sequence[int]) -> Iterable[Answer]:
-        """Of so many rows, each with how many of its logits are enough."""
-        rows, most = self._step.logits[: len(likeliest)], max(likeliest)
-        largest = self._ops.largest(rows, most) if most else None
-        if largest is None:
-            yield from self._host_logits(len(likeliest))
+    def _answers(self, draws: Sequence[Draw | None]) -> Iterable[Answer]:
+        """Of so many rows.  Each one's logits are copied by themselves unless all are wanted."""
+        logits = self._step.logits[: len(draws)]
+        drawn = self._ops.draw(logits, draws) if any(draws) else (None,)
+        if all(token is None for token in drawn):
+            yield from self._host_logits(len(draws))
             return
-        for row, enough in enumerate(likeliest):
-            if enough:
-                yield Likeliest(largest[0][row], largest[1][row])
-            else:
-                yield self._ops.numbers(rows[row : row + 1])[0]
+        for row, token in enumerate(drawn):
+            yield self._ops.numbers(logits[row : row + 1])[0] if token is None else token
 
     def _record(self, count: int) -> Callable[[Places], None]:
         """All between the embedding and the logits of so many rows, wherever they are."""

@@ -12,7 +12,7 @@ works on whole tiles of `tile` rows, `rows` on each row by itself.  In both a ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -64,6 +64,31 @@ class Sight:
     """What products of queries and keys are multiplied by."""
     window: int = 0
     """So many keys a row sees, its own the last of them; 0: all that there are."""
+
+
+ALL: Final = (1 << 64) - 1
+"""Of a nucleus: every token is in it."""
+
+
+@frozen
+class Draw:
+    """How a row's next token is drawn from its logits, and from nothing else.
+
+    The tokens that take part are those that all three cut-offs leave, taken in this order; each weighs
+    2^(40 + scale * (its logit - the largest)), as `strata.engine.drawing` says exactly.  They lie side by side in order
+    of id, each as long as its weight, and the token is the one that lies at bits / 2^64 of the whole.
+    """
+
+    scale: float
+    """log2(e) / temperature, as a float32."""
+    keep: int
+    """So many of those with the largest logits, of equals the lowest ids; 0: all."""
+    nucleus: int
+    """The fewest of the likeliest that weigh so many 2^64ths of all that were kept; ALL: all of them."""
+    least: int
+    """Those that weigh so much."""
+    bits: int
+    """64 random bits."""
 
 
 class Kernels(Protocol):
@@ -250,11 +275,11 @@ class Ops(Protocol):
         """A copy on the host."""
         ...
 
-    def largest(self, array: Array, count: int) -> tuple[NDArray[np.intp], NDArray[np.float32]] | None:
-        """The columns of each row's `count` largest numbers, in order of column, and these numbers; on the host.
+    def draw(self, array: Array, draws: Sequence[Draw | None]) -> Sequence[int | None]:
+        """The column that is drawn of each row of logits.
 
-        Of equals the lowest columns are among them.  One number that is not finite makes all of its row's NaN.  None:
-        there is nothing to be gained by it, or there are fewer; take `numbers`.
+        None where nothing was to be drawn, where one of the row's numbers is not finite, and where the host, which has
+        `numbers`, can do it as well.
         """
         ...
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -53,20 +52,3 @@ def test_slices_hold_fewer_tiles_far_into_a_prompt_and_never_more_than_at_its_st
         ops.close()
         assert tiles == sorted(tiles, reverse=True)
         assert (tiles[0], tiles[-1]) == (2, 1)
-
-
-def test_the_largest_of_each_row_is_the_first_of_equals_and_no_number_where_any_is_none() -> None:
-    ops = CpuOps(1)
-    rows = np.array([[1, 3, 3, -2], [-5, -4, -9, -4]], np.float32)
-    found = ops.largest(rows, 1)
-    assert found is not None
-    assert [part.tolist() for part in found] == [[[1], [1]], [[3.0], [-4.0]]]
-    for wrong in (np.nan, np.inf, -np.inf):
-        for place in range(4):
-            spoilt = rows.copy()
-            spoilt[0, place] = wrong
-            found = ops.largest(spoilt, 1)
-            assert found is not None
-            assert np.isnan(found[1]).tolist() == [[True], [False]]
-    assert ops.largest(rows, 2) is None
-    ops.close()

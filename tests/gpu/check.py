@@ -22,7 +22,7 @@ from sanitized import BARRIER
 HERE = Path(__file__).parent
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
 CANARIES = (
-    *(("linear.cu", "2"), ("tensor.cu", "1"), ("largest.cu", "1")),
+    *(("linear.cu", "2"), ("tensor.cu", "1"), ("draw.cu", "1")),
     *(("chunk.cu", "1"), ("chunk_tensor.cu", "1"), ("kernel.cuh", "1")),
 )
 LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
@@ -81,7 +81,7 @@ def every_barrier() -> Iterator[tuple[str, str]]:
 
 
 def checks(canaries: Iterator[tuple[str, str]]) -> Iterator[Check]:
-    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention", "turning", "cublas")]
+    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention", "turning", "draw", "cublas")]
     kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *twins)
     yield Check("threads backward", kernels, {"EMU_BACKWARD": "1"})
     yield Check("tests run nearly all lines of strata/gpu", (HERE / "covered.py",))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strata.gpu.ops import GpuOps
 
 FLAGS = {"address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "thread": ["-fsanitize=thread"]}
-PRODUCTS = ("linear.cu", "tensor.cu", "largest.cu")
+PRODUCTS = ("linear.cu", "tensor.cu", "draw.cu")
 """And what is run with them."""
 BARRIER = re.compile(r"__sync(threads|warp)\(\);")
 
@@ -91,12 +91,17 @@ def products(ops: GpuOps, kind: str, folder: Path) -> None:
         kernels.gated(x, gated, out)
         assert np.isfinite(ops.numbers(out)).all()
     cublas.close()
-    largest(ops)
+    draw(ops)
 
 
-def largest(ops: GpuOps) -> None:
-    numbers = rows(2, 4100)
-    assert ops._largest.of(ops.stored(numbers), 3)[0].tolist() == np.sort(np.argsort(-numbers)[:, :3]).tolist()
+def draw(ops: GpuOps) -> None:
+    from strata.engine.drawing import WHOLE, drawn
+    from strata.models.ops import ALL, Draw
+
+    numbers, draws = rows(3, 500), [Draw(1.0, 1, ALL, 0, 0), None, Draw(1.5, 90, ALL // 2, WHOLE // 90, ALL // 3)]
+    assert ops.draw(ops.stored(numbers), draws) == [
+        one and drawn(row, one) for row, one in zip(numbers, draws, strict=True)
+    ]
 
 
 def attention(ops: GpuOps) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -114,8 +114,8 @@ def test_logits_of_what_was_read_in_tensor_cores_are_those_of_float32_nearly(
 
 
 class AllLogits(GpuOps):
-    def largest(self, *_: object) -> None:
-        return None
+    def draw(self, _: object, draws: Sequence[object]) -> list[None]:
+        return [None] * len(draws)
 
 
 class Counted(GpuOps):
@@ -130,9 +130,11 @@ CHOSEN = (
     attrs.evolve(GREEDY, max_tokens=5),
     Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=3, ignore_eos=True, max_tokens=5),
     Sampling(temperature=3.0, top_k=64, min_p=0.1, seed=4, ignore_eos=True, max_tokens=5),
+    Sampling(seed=5, ignore_eos=True, max_tokens=5),
+    Sampling(temperature=1.5, top_p=0.7, seed=6, ignore_eos=True, max_tokens=5),
 )
 OF_ALL = (
-    Sampling(seed=5, ignore_eos=True, max_tokens=5),
+    attrs.evolve(GREEDY, frequency_penalty=0.5, max_tokens=5),
     attrs.evolve(GREEDY, max_tokens=5, logprobs=2),
 )
 
@@ -156,10 +158,10 @@ def chosen(
     return rows, getattr(made, "copies", 0) - before
 
 
-def test_a_token_that_is_chosen_from_the_largest_logits_is_that_of_all(
+def test_a_token_that_the_card_draws_is_the_one_that_the_host_draws(
     make_device: MakeDevice, tiny_model_path: Path
 ) -> None:
-    """Beside rows that need all of theirs; without such rows nothing but the largest is copied."""
+    """Beside rows whose logits are needed; without such rows none are copied."""
     for samplings, copied in ((CHOSEN, 0), (CHOSEN + OF_ALL, 8)):
         rows, copies = chosen(make_device, tiny_model_path, Counted, samplings)
         assert rows == chosen(make_device, tiny_model_path, AllLogits, samplings)[0]
@@ -181,7 +183,7 @@ def test_a_step_that_is_replayed_has_the_bits_of_its_launches(
 
 
 def test_a_replayed_step_is_three_calls_from_the_host(driver: ctypes.CDLL, warm: Drive) -> None:
-    """The tokens' rows, a graph, and the likeliest token: two of them are launches."""
+    """The tokens' rows, a graph, and the drawing: two of them are launches."""
     seq = Seq(700)
     warm.open(seq, prompt(seq, 10), attrs.evolve(GREEDY, max_tokens=6))
     warm.step(read=seq)

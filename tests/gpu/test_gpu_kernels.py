@@ -10,7 +10,6 @@ import pytest
 from hard import MAGNITUDES, agree, exact_product, random_blocks, rounded, rows, tensor
 
 from strata.errors import ModelError
-from strata.gpu.largest import Largest
 from strata.gpu.ops import GpuOps
 from strata.gpu.products import MANY_OF, RowwiseKernels
 from strata.gpu.weights import FORMATS, float32
@@ -227,49 +226,6 @@ def test_vectors_that_were_loaded_together_are_added_to_each_row(card: GpuOps) -
     card.tiles.add(added[:, :190], card.vectors(parts))
     exact = x + np.pad(np.concatenate([float32(part) for part in parts]), (0, 10))
     assert card.numbers(added).tolist() == exact.tolist()
-
-
-# -- the largest --------------------------------------------------------------------------------------------------
-
-
-def largest_of(numbers: np.ndarray, count: int) -> list[int]:
-    """The plain way."""
-    return sorted(sorted(range(len(numbers)), key=lambda column: (-numbers[column], column))[:count])
-
-
-@pytest.mark.parametrize(("columns", "count"), [(1, 1), (5, 5), (300, 1), (300, 40), (4097, 64), (20_000, 3)])
-@pytest.mark.parametrize("steps", [2, 10_000])
-def test_the_largest_are_found_and_of_equals_the_lowest_columns(
-    card: GpuOps, columns: int, count: int, steps: int
-) -> None:
-    """In columns of wider rows; among few different numbers, zeros of both signs too."""
-    numbers = np.round(rows(3, columns + 7, columns) * steps / 4).astype(np.float32)
-    got, values = card._largest.of(card.stored(numbers)[:, 3 : 3 + columns], count)
-    for row, (one, names) in enumerate(zip(numbers[:, 3 : 3 + columns], got.tolist(), strict=True)):
-        assert names == largest_of(one, count)
-        assert values[row].tobytes() == one[names].tobytes()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("column", [0, 4095, 4096, 8999])
-def test_a_number_that_is_not_finite_is_seen_wherever_it_is_and_in_its_row_alone(
-    card: GpuOps, bad: float, column: int
-) -> None:
-    numbers = rows(3, 9000)
-    numbers[1, column] = bad
-    names, values = card._largest.of(card.stored(numbers), 2)
-    assert np.isnan(values).tolist() == [[False] * 2, [True] * 2, [False] * 2]
-    assert [names[row].tolist() for row in (0, 2)] == [largest_of(numbers[row], 2) for row in (0, 2)]
-
-
-def test_the_largest_of_more_rows_than_there_is_memory_for_are_found_in_goes(card: GpuOps) -> None:
-    numbers, little = rows(7, 5000), Largest(card._device, room_bytes=3 * 2 * 8 * 5)
-    names, _ = little.of(card.stored(numbers), 5)
-    assert names.tolist() == [largest_of(row, 5) for row in numbers]
-
-
-def test_more_than_there_are_is_not_asked_of_the_card(card: GpuOps) -> None:
-    assert card.largest(card.stored(rows(2, 8)), 9) is None
 
 
 # -- same rows, same bits -----------------------------------------------------------------------------------------

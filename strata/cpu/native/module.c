@@ -1,6 +1,6 @@
 /* The Python module: the threads and the weights as objects, and the choice of an instruction set.
  *
- * Knows no kernel; the functions that compute are in rows_python.c and tiles_python.c.
+ * Knows no kernel; the functions that compute are in rows_python.c, tiles_python.c and draw_python.c.
  */
 #include "python.h"
 
@@ -332,7 +332,8 @@ PyMODINIT_FUNC PyInit__kernels(void)
         && (add_type(module, "Pool", &pool_spec, &pool_type) < 0
             || add_type(module, "Weights", &weights_spec, &weights_type) < 0
             || add_type(module, "Program", &program_spec, &program_type) < 0
-            || PyModule_AddFunctions(module, row_functions) < 0 || PyModule_AddFunctions(module, tile_functions) < 0))
+            || PyModule_AddFunctions(module, row_functions) < 0 || PyModule_AddFunctions(module, tile_functions) < 0
+            || PyModule_AddFunctions(module, draw_functions) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -44,6 +44,6 @@ enum set chosen_set(void);
 extern PyType_Spec program_spec; /* program.c */
 
 /* More functions of the module; each file that has some ends them with an empty one. */
-extern PyMethodDef row_functions[], tile_functions[];
+extern PyMethodDef row_functions[], tile_functions[], draw_functions[];
 
 #endif

@@ -334,6 +334,18 @@ inline float expf(float x) { return __builtin_expf(x); }
 inline float sqrtf(float x) { return __builtin_sqrtf(x); }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float floorf(float x) { return __builtin_floorf(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+}
 inline float __uint_as_float(unsigned bits) {
   float value;
   memcpy(&value, &bits, 4);

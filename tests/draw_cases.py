@@ -1,0 +1,67 @@
+"""Logits and draws of all kinds, for whoever draws."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from strata.engine.drawing import WHOLE, scale_of
+from strata.models.ops import ALL, Draw
+
+EVERYTHING = Draw(scale=scale_of(1.0), keep=0, nucleus=ALL, least=0, bits=0)
+
+LARGEST = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, bits=0)
+
+
+EDGES = (
+    # Half of the whole is one of two; a little more takes the other.
+    ([0.0, 0.0], {"nucleus": 1 << 63, "bits": ALL}, 0),
+    ([0.0, 0.0], {"nucleus": (1 << 63) + 1, "bits": ALL}, 1),
+    ([5.0, 6.0, 6.0], {"nucleus": 0, "bits": ALL}, 1),
+    # The cut falls among equals, and between two zeros.
+    ([1.0, 2.0, 2.0, 2.0], {"keep": 2, "bits": ALL}, 2),
+    ([-0.0, 0.0, -0.0, 0.0], {"keep": 3, "bits": ALL}, 2),
+    # What only just weighs enough.
+    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2, "bits": 0}, 0),
+    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2 + 1, "bits": 0}, 1),
+    # The last that weighs anything.
+    ([0.0, 0.0, -1000.0], {"bits": ALL}, 1),
+    ([0.0, 0.0, -1000.0], {"bits": 1 << 63}, 1),
+    ([0.0, 0.0, -1000.0], {"bits": (1 << 63) - 1}, 0),
+)
+"""Logits, what is special in the draw, and the token."""
+
+
+def edges() -> list[tuple[np.ndarray, Draw, int]]:
+    return [(np.array([row], np.float32), attrs.evolve(EVERYTHING, **told), token) for row, told, token in EDGES]
+
+
+def logits(count: st.SearchStrategy[int]) -> st.SearchStrategy[np.ndarray]:
+    """Of so many tokens: usual ones, some that are equal, some that are far from each other or nearly the same."""
+    elements = (
+        st.floats(-30, 30, width=32),
+        st.integers(-3, 3).map(float),
+        st.sampled_from([0.0, -0.0]),
+        st.sampled_from([0.0, -0.0, 1e-30, -1e-30, 3e38, -3e38]),
+    )
+    return st.one_of(*(arrays(np.float32, count, elements=some) for some in elements))
+
+
+def many_logits(seed: int, count: int, spread: float, step: float) -> np.ndarray:
+    """In steps, so that some are equal."""
+    numbers = spread * np.random.default_rng(seed).standard_normal(count)
+    return (np.round(numbers / step) * step).astype(np.float32)
+
+
+_scales = st.one_of(st.floats(0.05, 5), st.sampled_from([1e-300, 1e-38, 1e38, 1e300])).map(scale_of)
+
+draws = st.builds(
+    Draw,
+    scale=st.one_of(st.just(1.0), _scales),
+    keep=st.one_of(st.just(0), st.integers(1, 40)),
+    nucleus=st.one_of(st.just(ALL), st.sampled_from([0, 1, 1 << 63, (1 << 63) + 1, ALL - 1]), st.integers(0, ALL)),
+    least=st.one_of(st.just(0), st.sampled_from([1, WHOLE // 2, WHOLE]), st.integers(0, WHOLE)),
+    bits=st.integers(0, ALL),
+)
