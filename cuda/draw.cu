@@ -2,7 +2,7 @@
 // strata/engine/drawing.py what comes of them exactly: the same token as here, bit for bit, since weights are whole numbers,
 // whose sums are the same in any order, and what makes them of logits is rounded by itself.
 //
-// logits: float32 (rows, columns), rows `stride` elements apart; draws: (rows), each 32 bytes; tokens: int32 (rows), -1
+// logits: float32 (rows, columns), rows `stride` elements apart; draws: (rows), each 40 bytes; tokens: int32 (rows), -1
 // where nothing is drawn or one of the row's logits is not finite.  Grid (rows), block 256.
 //
 // A cut is found four bits at a time: each thread adds up the weights of its tokens in sixteen bins of its own, so there
@@ -21,7 +21,7 @@ using Whole = unsigned long long;
 constexpr Whole kAll = ~0ull;
 
 struct Draw {
-  Whole nucleus, least, bits;
+  Whole nucleus, least, seed, position;
   float scale;
   int keep;  // -1: nothing is drawn
 };
@@ -58,6 +58,19 @@ struct Row {
     return (Whole)__fmul_rn(power, 8388608.f) << (40 - 23) >> (int)-whole;
   }
 };
+
+// The first 64 bits of Philox4x64-10, by the key (seed, 0) and the counter (position + 1, 0, 0, 0).
+__device__ __forceinline__ Whole random_bits(Whole seed, Whole position) {
+  constexpr Whole kLeft = 0xd2e7470ee14c6c93ull, kRight = 0xca5a826395121157ull;
+  Whole counter[4] = {position + 1, 0, 0, 0}, key[2] = {seed, 0};
+  for (int round = 0; round < 10; ++round) {
+    const Whole first = __umul64hi(kRight, counter[2]) ^ counter[1] ^ key[0], second = kRight * counter[2];
+    const Whole third = __umul64hi(kLeft, counter[0]) ^ counter[3] ^ key[1], fourth = kLeft * counter[0];
+    counter[0] = first, counter[1] = second, counter[2] = third, counter[3] = fourth;
+    key[0] += 0x9e3779b97f4a7c15ull, key[1] += 0xbb67ae8584caa73bull;
+  }
+  return counter[0];
+}
 
 // The largest of all, and whether one is not finite; the same for every thread.
 __device__ __forceinline__ bool all_finite(const float* logits, int columns, float& largest, Room& room) {
@@ -140,7 +153,7 @@ draw(const float* logits, int stride, int columns, const Draw* draws, int* token
     return weight >= draw.least ? weight : 0;
   };
   const auto largest = [&](int column) { return (Whole)(row.logits[column] == row.largest); };
-  const auto place = [&](Whole sum) { return __umul64hi(sum, draw.bits) + 1; };
+  const auto place = [&](Whole sum) { return __umul64hi(sum, random_bits(draw.seed, draw.position)) + 1; };
   const Whole found = draw.keep == 1 ? reach<true>(columns, id_bits, room, id, largest, [](Whole) { return 1; })
                                      : reach<true>(columns, id_bits, room, id, heavy, place);
   if (threadIdx.x == 0) tokens[blockIdx.x] = columns - 1 - (int)found;

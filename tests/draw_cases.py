@@ -7,31 +7,34 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strata.engine.drawing import WHOLE, scale_of
+from strata.engine.drawing import WHOLE, random_bits, scale_of
 from strata.models.ops import ALL, Draw
 
-EVERYTHING = Draw(scale=scale_of(1.0), keep=0, nucleus=ALL, least=0, bits=0)
+EVERYTHING = Draw(scale=scale_of(1.0), keep=0, nucleus=ALL, least=0, seed=0)
 
-LARGEST = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, bits=0)
+LARGEST = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, seed=0)
 
+
+LOW = next(seed for seed in range(10_000) if random_bits(seed, 0) / 2**64 < 0.01)
+HIGH = next(seed for seed in range(10_000) if random_bits(seed, 0) / 2**64 > 0.99)
+"""With these the first of a few tokens is drawn at position 0, and the last."""
 
 EDGES = (
     # Half of the whole is one of two; a little more takes the other.
-    ([0.0, 0.0], {"nucleus": 1 << 63, "bits": ALL}, 0),
-    ([0.0, 0.0], {"nucleus": (1 << 63) + 1, "bits": ALL}, 1),
-    ([5.0, 6.0, 6.0], {"nucleus": 0, "bits": ALL}, 1),
+    ([0.0, 0.0], {"nucleus": 1 << 63, "seed": HIGH}, 0),
+    ([0.0, 0.0], {"nucleus": (1 << 63) + 1, "seed": HIGH}, 1),
+    ([5.0, 6.0, 6.0], {"nucleus": 0, "seed": HIGH}, 1),
     # The cut falls among equals, and between two zeros.
-    ([1.0, 2.0, 2.0, 2.0], {"keep": 2, "bits": ALL}, 2),
-    ([-0.0, 0.0, -0.0, 0.0], {"keep": 3, "bits": ALL}, 2),
+    ([1.0, 2.0, 2.0, 2.0], {"keep": 2, "seed": HIGH}, 2),
+    ([1.0, 2.0, 2.0, 2.0], {"keep": 2, "nucleus": ALL - 1, "seed": HIGH}, 2),
+    ([-0.0, 0.0, -0.0, 0.0], {"keep": 3, "seed": HIGH}, 2),
     # What only just weighs enough.
-    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2, "bits": 0}, 0),
-    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2 + 1, "bits": 0}, 1),
+    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2, "seed": LOW}, 0),
+    ([0.0, 1.0], {"scale": 1.0, "least": WHOLE // 2 + 1, "seed": LOW}, 1),
     # The last that weighs anything.
-    ([0.0, 0.0, -1000.0], {"bits": ALL}, 1),
-    ([0.0, 0.0, -1000.0], {"bits": 1 << 63}, 1),
-    ([0.0, 0.0, -1000.0], {"bits": (1 << 63) - 1}, 0),
+    ([0.0, 0.0, -1000.0], {"seed": HIGH}, 1),
 )
-"""Logits, what is special in the draw, and the token."""
+"""Logits, what is special in the draw, and the token at position 0."""
 
 
 def edges() -> list[tuple[np.ndarray, Draw, int]]:
@@ -63,5 +66,5 @@ draws = st.builds(
     keep=st.one_of(st.just(0), st.integers(1, 40)),
     nucleus=st.one_of(st.just(ALL), st.sampled_from([0, 1, 1 << 63, (1 << 63) + 1, ALL - 1]), st.integers(0, ALL)),
     least=st.one_of(st.just(0), st.sampled_from([1, WHOLE // 2, WHOLE]), st.integers(0, WHOLE)),
-    bits=st.integers(0, ALL),
+    seed=st.integers(0, ALL),
 )

@@ -61,9 +61,9 @@ def attend(
     """
 
 def draw(
-    pool: Pool, logits: NDArray[np.float32], draws: list[tuple[float, int, int, int, int] | None], /
+    pool: Pool, logits: NDArray[np.float32], draws: list[tuple[float, int, int, int, int, int] | None], /
 ) -> list[int | None]:
-    """The token of each row, by (scale, keep, nucleus, least, bits).
+    """The token of each row, by (scale, keep, nucleus, least, seed, position).
 
     None where there is no draw, or a number that is not finite.  Raises ValueError for a draw that leaves nothing.
     """

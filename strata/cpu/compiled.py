@@ -78,8 +78,8 @@ class CompiledOps(CpuOps):
     def gated_matrix(self, gate: Stored, up: Stored, activation: Activation) -> StoredMatrix:
         return stored.load([gate, up], gated=True, activation=activation)
 
-    def draw(self, array: Floats, draws: Sequence[Draw | None]) -> Sequence[int | None]:
-        return _kernels.draw(self._pool, array, [None if draw is None else _told(draw) for draw in draws])
+    def draw(self, array: Floats, draws: Sequence[Draw | None], positions: Sequence[int]) -> Sequence[int | None]:
+        return _kernels.draw(self._pool, array, [*map(_told, draws, positions)])
 
     def attend_tiles(
         self,
@@ -120,5 +120,5 @@ class CompiledOps(CpuOps):
         super().close()
 
 
-def _told(draw: Draw) -> tuple[float, int, int, int, int]:
-    return draw.scale, draw.keep, draw.nucleus, draw.least, draw.bits
+def _told(draw: Draw | None, position: int) -> tuple[float, int, int, int, int, int] | None:
+    return None if draw is None else (draw.scale, draw.keep, draw.nucleus, draw.least, draw.seed, position)

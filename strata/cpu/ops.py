@@ -145,7 +145,7 @@ class CpuOps:
     def numbers(self, array: Floats) -> Floats:
         return array.copy()
 
-    def draw(self, array: Floats, draws: Sequence[Draw | None]) -> Sequence[int | None]:
+    def draw(self, array: Floats, draws: Sequence[Draw | None], _positions: Sequence[int]) -> Sequence[int | None]:
         """Largest ones alone: the host draws others with NumPy, too."""
         return [self._largest(row) if draw and draw.keep == 1 else None for row, draw in zip(array, draws, strict=True)]
 

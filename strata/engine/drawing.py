@@ -52,8 +52,8 @@ def scale_of(temperature: float) -> float:
     return float(np.float32(min(max(scale, _SMALLEST_SCALE), _LARGEST_SCALE)))
 
 
-def drawn(logits: Logits, draw: Draw) -> int:
-    """The token that `draw` picks of logits (float32, one for each token); the largest must be finite.
+def drawn(logits: Logits, draw: Draw, position: int) -> int:
+    """The token at `position` that `draw` picks of logits (float32, one for each token); the largest must be finite.
 
     Of equally likely tokens the lowest id counts as the likelier one.
     """
@@ -68,7 +68,15 @@ def drawn(logits: Logits, draw: Draw) -> int:
     if draw.least > 0:
         weights = weights * (weights >= draw.least)
     sums = np.cumsum(weights, out=weights)
-    return int(np.searchsorted(sums, draw.bits * int(sums[-1]) >> 64, side="right"))
+    return int(np.searchsorted(sums, random_bits(draw.seed, position) * int(sums[-1]) >> 64, side="right"))
+
+
+def random_bits(seed: int, position: int) -> int:
+    """64 bits that depend on the two alone, and on nothing that was drawn before.
+
+    NumPy counts before it computes: its Philox with this counter computes of position + 1.
+    """
+    return int(np.random.Philox(key=seed, counter=position).random_raw())
 
 
 def weights_of(logits: Logits, scale: float) -> Weights:

@@ -26,7 +26,7 @@ from strata.models.ops import ALL, Draw
 
 _SEED_MASK: Final = 2**64 - 1
 
-_LARGEST: Final = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, bits=0)
+_LARGEST: Final = Draw(scale=1.0, keep=1, nucleus=ALL, least=0, seed=0)
 
 
 @frozen
@@ -83,15 +83,15 @@ def choose(
         raise SequenceFailed("the model's logits are not finite")
     adjusted = _adjusted(answer, sampling, prompt, written, end_ids)
     _refuse_what_has_no_largest(adjusted)
-    token = drawn(adjusted, draw_of(sampling, len(prompt) + len(written)))
+    token = drawn(adjusted, draw_of(sampling), len(prompt) + len(written))
     if sampling.logprobs is None:
         return Choice(token)
     logprob, top = logprobs(answer, token, sampling.logprobs)
     return Choice(token, logprob, top)
 
 
-def draw_of(sampling: Sampling, position: int) -> Draw:
-    """How the token at this position is drawn."""
+def draw_of(sampling: Sampling) -> Draw:
+    """What these settings make of a row of logits that has nothing else to do with them."""
     if sampling.temperature == 0 or sampling.top_k == 1:
         return _LARGEST
     return Draw(
@@ -99,17 +99,8 @@ def draw_of(sampling: Sampling, position: int) -> Draw:
         keep=sampling.top_k,
         nucleus=min(int(max(sampling.top_p, 0.0) * 2.0**64), ALL),
         least=math.ceil(min(max(sampling.min_p, 0.0), 1.0) * WHOLE),
-        bits=random_bits(sampling.seed, position),
+        seed=sampling.seed & _SEED_MASK,
     )
-
-
-def random_bits(seed: int, position: int) -> int:
-    """64 bits that depend on the two alone: Philox with the seed as key and the position as counter.
-
-    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).  Raw bits are taken, so that no other method
-    of NumPy's can change the stream.
-    """
-    return int(np.random.Philox(key=seed & _SEED_MASK, counter=position).random_raw())
 
 
 def logprobs(logits: Logits, token: int, n: int) -> tuple[float, tuple[TokenLogprob, ...]]:

@@ -6,6 +6,7 @@ A room of its own because it is all that a parked sequence is.  Knows no step, n
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Set
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -140,11 +141,13 @@ class Sequence:
         )
         return self.drafter.offer(min(most, self.zeal.count, rows_left - 1))
 
-    def draw_after(self, position: int, end_ids: Set[int]) -> Draw | None:
-        """How the token after this position is drawn; None: its logits are wanted for more than that."""
-        if needs_logits(self.sampling, len(self.written), end_ids):
-            return None
-        return draw_of(self.sampling, position + 1)
+    def next_draw(self, end_ids: Set[int]) -> Draw | None:
+        """How its next token is drawn, and those after it.  None: their logits are wanted for more than that."""
+        return None if needs_logits(self.sampling, len(self.written), end_ids) else self._draw
+
+    @cached_property
+    def _draw(self) -> Draw:
+        return draw_of(self.sampling)
 
     def next_tokens(
         self, answers: Iterable[Answer], offered: Iterable[int], end_ids: Set[int], context: int

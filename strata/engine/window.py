@@ -30,11 +30,8 @@ class Window:
 
     def rows(self, end_ids: collections.abc.Set[int]) -> list[DecodeRow]:
         one = self.sequence
-        tokens = (one.next_input, *self.offered)
-        return [
-            DecodeRow(one, token, position, one.draw_after(position, end_ids))
-            for position, token in enumerate(tokens, one.position)
-        ]
+        tokens, draw = (one.next_input, *self.offered), one.next_draw(end_ids)
+        return [DecodeRow(one, token, position, draw) for position, token in enumerate(tokens, one.position)]
 
     def settle(self, choices: collections.abc.Sequence[Choice], trace: Trace | None) -> int:
         """Before the chosen are written: how many of those that were offered are among them."""

@@ -16,8 +16,8 @@ from strata.gpu.arrays import DeviceArray
 from strata.gpu.device import Device
 from strata.gpu.staging import Staging
 
-_DRAW: Final = struct.Struct("<QQQfi")
-_NOTHING: Final = _DRAW.pack(0, 0, 0, 0.0, -1)
+_DRAW: Final = struct.Struct("<QQQQfi")
+_NOTHING: Final = _DRAW.pack(0, 0, 0, 0, 0.0, -1)
 
 _TOGETHER: Final = 1024
 """Rows whose tokens there is memory for; more of them are drawn in goes."""
@@ -35,7 +35,7 @@ class Draw(Protocol):
     @property
     def least(self) -> int: ...
     @property
-    def bits(self) -> int: ...
+    def seed(self) -> int: ...
 
 
 class Drawing:
@@ -45,13 +45,14 @@ class Drawing:
         self._together = together
         self._tokens = device.alloc(4 * together)
 
-    def of(self, logits: DeviceArray, draws: Sequence[Draw | None]) -> list[int | None]:
+    def of(self, logits: DeviceArray, draws: Sequence[Draw | None], positions: Sequence[int]) -> list[int | None]:
         """See `strata.models.ops.Ops.draw`."""
-        goes = range(0, len(draws), self._together)
-        return [token for at in goes for token in self._some(logits[at:], draws[at : at + self._together])]
+        told = [*map(_packed, draws, positions)]
+        goes = range(0, len(told), self._together)
+        return [token for at in goes for token in self._some(logits[at:], told[at : at + self._together])]
 
-    def _some(self, logits: DeviceArray, draws: Sequence[Draw | None]) -> list[int | None]:
-        told = self._staging.put(np.frombuffer(b"".join(map(_packed, draws)), np.int32))
+    def _some(self, logits: DeviceArray, draws: Sequence[bytes]) -> list[int | None]:
+        told = self._staging.put(np.frombuffer(b"".join(draws), np.int32))
         kernel = self._device.load(table.DRAW)
         self._device.launch(kernel, (len(draws), 1), logits.pointer, logits.stride, logits.columns, told, self._tokens)
         tokens = np.empty(len(draws), np.int32)
@@ -59,7 +60,7 @@ class Drawing:
         return [token if token >= 0 else None for token in tokens.tolist()]
 
 
-def _packed(draw: Draw | None) -> bytes:
+def _packed(draw: Draw | None, position: int) -> bytes:
     if draw is None:
         return _NOTHING
-    return _DRAW.pack(draw.nucleus, draw.least, draw.bits, draw.scale, draw.keep)
+    return _DRAW.pack(draw.nucleus, draw.least, draw.seed, position, draw.scale, draw.keep)

@@ -184,8 +184,8 @@ class GpuOps:
                 self._device.download(array[row : row + 1].pointer, out[row])
         return out
 
-    def draw(self, array: DeviceArray, draws: Sequence[Draw | None]) -> Sequence[int | None]:
-        return self._drawing.of(array, draws)
+    def draw(self, array: DeviceArray, draws: Sequence[Draw | None], positions: Sequence[int]) -> Sequence[int | None]:
+        return self._drawing.of(array, draws, positions)
 
     def page_bytes(self, cache: PagedCache, pages: Sequence[int], length: int) -> Iterator[memoryview]:
         return cache.page_bytes(pages, length)

@@ -47,7 +47,10 @@ class DecodeRow:
     token: int
     position: int
     draw: Draw | None = None
-    """How its token is drawn, where the logits are wanted for nothing else.  A model may give them all the same."""
+    """How the token at `position` + 1 is drawn, where the logits are wanted for nothing else.
+
+    A model may give them all the same.
+    """
 
 
 class Model(Protocol):

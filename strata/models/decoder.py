@@ -245,12 +245,15 @@ class Decoder:
         if count not in self._steps:
             self._steps[count] = self._record(count)
         self._steps[count]([(row.handle.pages, row.position) for row in rows])
-        return self._answers([row.draw for row in rows])
+        return self._answers([row.draw for row in rows], [row.position + 1 for row in rows])
 
-    def _answers(self, draws: Sequence[Draw | None]) -> Iterable[Answer]:
-        """Of so many rows.  Each one's logits are copied by themselves unless all are wanted."""
+    def _answers(self, draws: Sequence[Draw | None], positions: Sequence[int]) -> Iterable[Answer]:
+        """Of so many rows; positions are those of the tokens to come.
+
+        Each row's logits are copied by themselves unless all are wanted.
+        """
         logits = self._step.logits[: len(draws)]
-        drawn = self._ops.draw(logits, draws) if any(draws) else (None,)
+        drawn = self._ops.draw(logits, draws, positions) if any(draws) else (None,)
         if all(token is None for token in drawn):
             yield from self._host_logits(len(draws))
             return

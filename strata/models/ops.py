@@ -76,7 +76,9 @@ class Draw:
 
     The tokens that take part are those that all three cut-offs leave, taken in this order; each weighs
     2^(40 + scale * (its logit - the largest)), as `strata.engine.drawing` says exactly.  They lie side by side in order
-    of id, each as long as its weight, and the token is the one that lies at bits / 2^64 of the whole.
+    of id, each as long as its weight, and the token is the one that lies at b / 2^64 of the whole.  b are the first 64
+    bits that Philox4x64-10 makes of `seed` and the token's position (Salmon et al., "Parallel random numbers: as easy
+    as 1, 2, 3", 2011; https://doi.org/10.1145/2063384.2063405).
     """
 
     scale: float
@@ -87,8 +89,8 @@ class Draw:
     """The fewest of the likeliest that weigh so many 2^64ths of all that were kept; ALL: all of them."""
     least: int
     """Those that weigh so much."""
-    bits: int
-    """64 random bits."""
+    seed: int
+    """64 bits."""
 
 
 class Kernels(Protocol):
@@ -275,8 +277,8 @@ class Ops(Protocol):
         """A copy on the host."""
         ...
 
-    def draw(self, array: Array, draws: Sequence[Draw | None]) -> Sequence[int | None]:
-        """The column that is drawn of each row of logits.
+    def draw(self, array: Array, draws: Sequence[Draw | None], positions: Sequence[int]) -> Sequence[int | None]:
+        """The column that is drawn of each row of logits, as the token of its position.
 
         None where nothing was to be drawn, where one of the row's numbers is not finite, and where the host, which has
         `numbers`, can do it as well.

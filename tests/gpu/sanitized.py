@@ -98,10 +98,9 @@ def draw(ops: GpuOps) -> None:
     from strata.engine.drawing import WHOLE, drawn
     from strata.models.ops import ALL, Draw
 
-    numbers, draws = rows(3, 500), [Draw(1.0, 1, ALL, 0, 0), None, Draw(1.5, 90, ALL // 2, WHOLE // 90, ALL // 3)]
-    assert ops.draw(ops.stored(numbers), draws) == [
-        one and drawn(row, one) for row, one in zip(numbers, draws, strict=True)
-    ]
+    numbers, draws = rows(3, 500), [Draw(1.0, 1, ALL, 0, 0), None, Draw(1.5, 90, ALL // 2, WHOLE // 90, 3)]
+    tokens = [one and drawn(row, one, at) for at, (row, one) in enumerate(zip(numbers, draws, strict=True))]
+    assert ops.draw(ops.stored(numbers), draws, range(3)) == tokens
 
 
 def attention(ops: GpuOps) -> None:

@@ -114,7 +114,7 @@ def test_logits_of_what_was_read_in_tensor_cores_are_those_of_float32_nearly(
 
 
 class AllLogits(GpuOps):
-    def draw(self, _: object, draws: Sequence[object]) -> list[None]:
+    def draw(self, _: object, draws: Sequence[object], __: object) -> list[None]:
         return [None] * len(draws)
 
 

@@ -36,6 +36,21 @@ INLINE uint32_t digit_of(float logit, int shift) { return order_of(logit) >> shi
 
 INLINE uint64_t high_half(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b >> 64); }
 
+/* The first 64 bits of Philox4x64-10, by the key (seed, 0) and the counter (position + 1, 0, 0, 0). */
+static uint64_t random_bits(uint64_t seed, uint64_t position)
+{
+    uint64_t counter[4] = {position + 1}, key[2] = {seed};
+    for (int round = 0; round < 10; round++) {
+        const uint64_t left = 0xd2e7470ee14c6c93u, right = 0xca5a826395121157u;
+        const uint64_t first = high_half(right, counter[2]) ^ counter[1] ^ key[0], second = right * counter[2];
+        const uint64_t third = high_half(left, counter[0]) ^ counter[3] ^ key[1], fourth = left * counter[0];
+        counter[0] = first, counter[1] = second, counter[2] = third, counter[3] = fourth;
+        key[0] += 0x9e3779b97f4a7c15u;
+        key[1] += 0xbb67ae8584caa73bu;
+    }
+    return counter[0];
+}
+
 static int all_finite(const float *logits, long count)
 {
     uint32_t bad = 0;
@@ -191,7 +206,7 @@ static int64_t drawn(const float *logits, long count, const struct draw *draw, s
     }
     for (long i = 0; draw->least && i < count; i++)
         own->weights[i] = own->weights[i] >= draw->least ? own->weights[i] : 0;
-    return token_at(own->weights, count, high_half(draw->bits, sum_of(own->weights, count)));
+    return token_at(own->weights, count, high_half(random_bits(draw->seed, draw->position), sum_of(own->weights, count)));
 }
 
 struct task {

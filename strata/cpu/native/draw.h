@@ -6,7 +6,7 @@
 #include "rows.h"
 
 struct draw {
-    uint64_t nucleus, least, bits;
+    uint64_t nucleus, least, seed, position;
     long keep;
     float scale;
     int wanted; /* 0: nothing is drawn of this row */

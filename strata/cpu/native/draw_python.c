@@ -15,21 +15,21 @@ static int draw_rows(struct pool *pool, const struct drawing *all)
 #endif
 }
 
-/* From (scale, keep, nucleus, least, bits), or None. */
+/* From (scale, keep, nucleus, least, seed, position), or None. */
 static int read_draw(PyObject *object, struct draw *out)
 {
-    unsigned long long nucleus, least, bits;
+    unsigned long long nucleus, least, seed, position;
     *out = (struct draw){0};
     if (object == Py_None)
         return 0;
-    if (!PyArg_ParseTuple(object, "flKKK", &out->scale, &out->keep, &nucleus, &least, &bits))
+    if (!PyArg_ParseTuple(object, "flKKKK", &out->scale, &out->keep, &nucleus, &least, &seed, &position))
         return -1;
     /* Or nothing might be left to draw from. */
     if (out->keep < 0 || least > 1ull << 40 || !(out->scale >= 0 && out->scale <= 3e38f)) {
         PyErr_SetString(PyExc_ValueError, "a draw that leaves nothing");
         return -1;
     }
-    *out = (struct draw){nucleus, least, bits, out->keep, out->scale, 1};
+    *out = (struct draw){nucleus, least, seed, position, out->keep, out->scale, 1};
     return 0;
 }
 
