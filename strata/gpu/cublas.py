@@ -64,9 +64,10 @@ _GEMM_ARGUMENTS: Final = (
 class Library:
     """Loaded; that needs no card.  Raises DeviceMissing where there is none, or one that can't be used."""
 
-    def __init__(self, where: Wanted | Path = CUBLAS) -> None:
-        """`where`: what to look for, or its file."""
-        self.calls = _load(where)
+    def __init__(self, where: Wanted | Path = CUBLAS, known: int | None = None) -> None:
+        """`where`: what to look for, or its file; `known`: the version of CUDA that the driver knows, if anybody
+        says."""
+        self.calls = _load(where, known)
         missing = [name for name in _CALLS if not hasattr(self.calls, name)]
         if missing:
             raise DeviceMissing(f"cuBLAS is too old, it has no {missing[0]}: {_HINT} anew")
@@ -89,9 +90,9 @@ class Library:
         return text.decode()
 
 
-def _load(where: Wanted | Path) -> Any:
+def _load(where: Wanted | Path, known: int | None) -> Any:
     try:
-        library = where.load() if isinstance(where, Wanted) else CUBLAS.open(where)
+        library = where.load(known) if isinstance(where, Wanted) else CUBLAS.open(where)
     except OSError as error:
         raise DeviceMissing(f"cuBLAS can't be loaded ({error}): {_HINT} anew") from error
     if library is None:
@@ -175,15 +176,16 @@ class Cublas:
             raise kind(f"the device could not multiply: {call} failed: {self._library.says(status)}")
 
 
-def open_cublas(products: str, device: Device, find: Callable[[], Library] = Library) -> Cublas | None:
-    """As a setting says: `auto`, `own` or `cublas`.  None: our own kernels.  `find`: where it is looked for.
+def open_cublas(products: str, device: Device, find: Callable[..., Library] = Library) -> Cublas | None:
+    """As a setting says: `auto`, `own` or `cublas`.  None: our own kernels.  `find`: where it is looked for, for a
+    driver that knows CUDA `known`.
 
     Raises DeviceMissing where it has to be cuBLAS and can't, and OutOfDeviceMemory.
     """
     if products == "own":
         return None
     try:
-        return Cublas(find(), device)
+        return Cublas(find(known=device.cuda[0]), device)
     except DeviceMissing as why:
         if products == "cublas":
             raise

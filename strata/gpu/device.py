@@ -18,7 +18,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from strata.errors import DeviceFault, DeviceMissing, OutOfDeviceMemory
-from strata.gpu.driver import load_driver
+from strata.gpu.driver import begin, load_driver, no_card
 from strata.gpu.graph import Graph, Graphs
 from strata.gpu.libraries import older
 from strata.gpu.table import Kernel
@@ -69,8 +69,9 @@ class Device:
         self._events: list[Any] = []
         self._unused: list[int] = []
         self._closed = False
-        self.cuda: tuple[int, int]
+        self.cuda: tuple[int, int] = begin(self._driver)
         """CUDA's version that the driver knows."""
+        self._check_version(*self.cuda)
         card = self._first_card()
         self.name: str = card.name()
         self.capability: tuple[int, int] = card.compute_capability()
@@ -91,14 +92,10 @@ class Device:
         self._kept: set[Graph] = set()
 
     def _first_card(self) -> Any:
-        driver = self._driver
         try:
-            driver.init()
-            self.cuda = divmod(driver.get_driver_version() // 10, 100)
-            self._check_version(*self.cuda)
-            return driver.Device(0)
-        except driver.Error as error:
-            raise DeviceMissing(f"there is no CUDA card that can be used ({error}): see `nvidia-smi`") from error
+            return self._driver.Device(0)
+        except self._driver.Error as error:
+            raise no_card(error) from error
 
     def _check_version(self, major: int, minor: int) -> None:
         says = f"the driver knows CUDA {major}.{minor} and"

@@ -20,3 +20,17 @@ def load_driver() -> Any:
             f"PyCUDA can't be loaded ({error}): libcuda.so.1 comes with NVIDIA's driver, which belongs on this machine"
         ) from error
     return pycuda.driver
+
+
+def begin(driver: Any) -> tuple[int, int]:
+    """CUDA's version that it knows, from now on to be used; a second time does no harm.  Raises DeviceMissing."""
+    try:
+        driver.init()
+        major, minor = divmod(driver.get_driver_version() // 10, 100)
+        return major, minor
+    except driver.Error as error:
+        raise no_card(error) from error
+
+
+def no_card(error: Exception) -> DeviceMissing:
+    return DeviceMissing(f"there is no CUDA card that can be used ({error}): see `nvidia-smi`")

@@ -8,6 +8,7 @@ from strata.errors import DeviceFault, DeviceMissing
 from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas, Library
 from strata.gpu.device import Device
+from strata.gpu.driver import begin, load_driver
 from strata.gpu.nvrtc import Nvrtc
 
 
@@ -28,8 +29,11 @@ def look() -> Found:
     """Opens the card for a moment, on this thread."""
     compiler = None
     try:
-        nvrtc = Nvrtc()
+        known, problem = _known()
+        nvrtc = Nvrtc(known=known)
         compiler = f"NVRTC of CUDA {nvrtc.version[0]}.{nvrtc.version[1]}"
+        if problem is not None:
+            raise problem
         device = Device(Cubins(nvrtc))
         try:
             card = f"{device.name}, {device.arch}, {device.free_memory() >> 20:,} MiB free"
@@ -40,9 +44,17 @@ def look() -> Found:
         return Found(None, compiler, str(error))
 
 
+def _known() -> tuple[int | None, DeviceMissing | None]:
+    """The version of CUDA that the driver knows, or why that can't be asked: a compiler is told of all the same."""
+    try:
+        return begin(load_driver())[0], None
+    except DeviceMissing as error:
+        return None, error
+
+
 def _cublas(device: Device) -> tuple[str | None, str | None]:
     try:
-        cublas = Cublas(Library(), device)
+        cublas = Cublas(Library(known=device.cuda[0]), device)
     except (DeviceMissing, DeviceFault) as error:
         return None, str(error)
     cublas.close()

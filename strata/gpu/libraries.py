@@ -1,26 +1,26 @@
-"""NVIDIA's libraries, wherever they lie: the system's, else those of a wheel.  Knows no call of theirs."""
+"""NVIDIA's libraries, wherever they lie: the system's, and those of wheels.  Knows no call of theirs."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
-_VERSIONS: Final = ("13", "12")
-"""Of CUDA, that a library of the system's is asked for by, the newest first."""
+_VERSIONS: Final = (12, 13)
+"""Of CUDA, that a library of the system's is asked for by."""
 
 _FIRST_WITHOUT_SUFFIX: Final = 13
 """Of CUDA's versions; a wheel for an older one has another name."""
 
 
 def older(wheel: str, major: int) -> str:
-    """What to do where the driver knows CUDA `major` alone and the wheel's library is newer."""
+    """What to do where the driver knows CUDA `major` alone and all libraries that are there are newer."""
     if major < _FIRST_WITHOUT_SUFFIX:
-        return f"`pip uninstall {wheel}` and `pip install {wheel}-cu{major}`"
+        return f"`pip install {wheel}-cu{major}`"
     return f"`pip install {wheel}=={major}.*`"
 
 
@@ -31,22 +31,27 @@ class Wanted:
     name: str
     beside: str
 
-    def load(self) -> ctypes.CDLL | None:
-        """None: it is nowhere."""
-        for version in _VERSIONS:
-            try:
-                return ctypes.CDLL(f"{self.name}.so.{version}")
-            except OSError:
-                continue
-        path = next(self.in_wheels(), None)
-        return None if path is None else self.open(path)
+    def load(self, known: int | None = None) -> ctypes.CDLL | None:
+        """The newest that a driver can use that knows this version of CUDA; None: whichever.
 
-    def in_wheels(self) -> Iterator[Path]:
-        """The newest first."""
+        Where there is none, the newest of all, which is its user's to refuse; None: it is nowhere.  Raises OSError for
+        a wheel's that can't be loaded.
+        """
+        wheels = self.in_wheels()
+        for version in sorted({*_VERSIONS, *wheels}, key=lambda one: (known is None or one <= known, one))[::-1]:
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(f"{self.name}.so.{version}")
+            if version in wheels:
+                return self.open(wheels[version])
+        return None
+
+    def in_wheels(self) -> dict[int, Path]:
+        """By CUDA's version, which their files' names end with; the newest first."""
         spec = importlib.util.find_spec("nvidia")
         folders = [] if spec is None else spec.submodule_search_locations or []
-        found = [path for folder in folders for path in Path(folder).glob(f"*/lib/{self.name}.so.*")]
-        yield from sorted(found, key=lambda path: path.name, reverse=True)
+        found = [path for folder in folders for path in Path(folder).glob(f"*/lib/{self.name}.so.[0-9]*")]
+        versions = {int(path.name.split(".")[2]): path for path in sorted(found)}
+        return dict(sorted(versions.items(), reverse=True))
 
     def open(self, path: Path) -> ctypes.CDLL:
         """This one.  Raises OSError."""

@@ -19,9 +19,9 @@ NVRTC: Final = Wanted("libnvrtc", beside="libnvrtc-builtins")
 class Nvrtc:
     """The library, loaded.  Raises DeviceMissing where there is none."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path`: this one; None: the system's, else that of a wheel of NVIDIA's."""
-        self._library = _load() if path is None else NVRTC.open(path)
+    def __init__(self, path: Path | None = None, known: int | None = None) -> None:
+        """`path`: this one; None: the newest for a driver that knows this version of CUDA (None: whichever)."""
+        self._library = _load(known) if path is None else NVRTC.open(path)
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._ask("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
@@ -74,8 +74,11 @@ def _strings(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * len(texts))(*[text.encode() for text in texts])
 
 
-def _load() -> ctypes.CDLL:
-    library = NVRTC.load()
+def _load(known: int | None) -> ctypes.CDLL:
+    try:
+        library = NVRTC.load(known)
+    except OSError as error:
+        raise DeviceMissing(f"NVRTC can't be loaded ({error}): `pip install '.[cuda]'` anew") from error
     if library is None:
         raise DeviceMissing("NVRTC, which compiles the kernels, is missing: `pip install '.[cuda]'`")
     return library

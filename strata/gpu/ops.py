@@ -18,6 +18,7 @@ from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas
 from strata.gpu.device import Device
 from strata.gpu.drawing import Draw, Drawing
+from strata.gpu.driver import begin, load_driver
 from strata.gpu.lead import Lead
 from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
@@ -255,5 +256,6 @@ class GpuOps:
 
 
 def open_device() -> Device:
-    """The card that is there, with kernels that NVRTC compiles.  Raises DeviceMissing."""
-    return Device(Cubins(Nvrtc()))
+    """The card that is there, with kernels that NVRTC compiles for its driver.  Raises DeviceMissing."""
+    known, _ = begin(load_driver())
+    return Device(Cubins(Nvrtc(known=known)))

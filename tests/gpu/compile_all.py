@@ -21,7 +21,7 @@ WITHOUT_BRAIN = ("sm_75",)
 
 
 def main(formats: tuple[str, ...], archs: list[str]) -> int:
-    nvrtc, texts = Nvrtc(next(NVRTC.in_wheels())), sources()
+    nvrtc, texts = Nvrtc(next(iter(NVRTC.in_wheels().values()))), sources()
     in_sixteen_bits = [
         *(f"-DWEIGHTS={kind} -DNUMBER=Half" for kind in formats),
         f"-DWEIGHTS={formats[-1]} -DNUMBER=Brain",  # which differs in one instruction

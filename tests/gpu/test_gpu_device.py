@@ -343,7 +343,7 @@ def test_nvidias_own_compiler_takes_the_kernels_and_spills_nothing() -> None:
 def test_an_architecture_that_the_compiler_does_not_know_is_named() -> None:
     code = """
 from strata.gpu.nvrtc import NVRTC, Nvrtc
-Nvrtc(next(NVRTC.in_wheels())).compile("", "norm.cu", "sm_1", headers={})
+Nvrtc(next(iter(NVRTC.in_wheels().values()))).compile("", "norm.cu", "sm_1", headers={})
 """
     assert "DeviceFault: norm.cu can't be compiled for sm_1: NVRTC_ERROR" in python(code, {"PATH": "/usr/bin:/bin"})
 
@@ -379,5 +379,5 @@ def test_a_card_that_is_not_there_is_a_problem_and_the_compiler_is_found_all_the
 
 def test_the_compiler_of_a_wheel_is_found() -> None:
     """One of them at least is there: the test of the kernels takes it."""
-    assert all(path.name.startswith("libnvrtc.so.") for path in NVRTC.in_wheels())
-    assert next(NVRTC.in_wheels()).exists()
+    assert all(path.name.startswith("libnvrtc.so.") for path in NVRTC.in_wheels().values())
+    assert next(iter(NVRTC.in_wheels().values())).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import fakes
@@ -41,12 +42,60 @@ def test_with_a_driver_that_is_too_old_the_error_says_what_is_needed(fake_folder
 def test_a_compiler_that_is_newer_than_the_driver_is_refused(fake_folder: Path) -> None:
     said = python(OPEN, {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "12080"})
     assert "the driver knows CUDA 12.8 and NVRTC is of CUDA 13" in said
-    assert "or `pip uninstall nvidia-cuda-nvrtc` and `pip install nvidia-cuda-nvrtc-cu12`" in said
+    assert "or `pip install nvidia-cuda-nvrtc-cu12`" in said
+
+
+LOADED = """
+from strata.gpu.cublas import Library
+from strata.gpu.found import look
+from strata.gpu.ops import open_device
+device = open_device()
+print(device._cubins.major, Library(known=device.cuda[0]).version[0])
+device.close()
+found = look()
+print(found.card, found.compiler, found.cublas, sep="; ")
+"""
+
+
+@pytest.fixture
+def for_twelve(fake_folder: Path, tmp_path: Path) -> Path:
+    """A folder with libraries of CUDA 12."""
+    for name in (fakes.COMPILER, fakes.CUBLAS):
+        shutil.copy(fake_folder / name, (tmp_path / name).with_suffix(".12"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("layout", ["the system's", "a wheel's"])
+@pytest.mark.parametrize(("driver", "version"), [("12080", 12), ("13000", 13)])
+def test_of_libraries_of_two_versions_the_newest_is_taken_that_the_driver_can_use(
+    fake_folder: Path, for_twelve: Path, driver: str, version: int, layout: str
+) -> None:
+    """A start that would be refused with the newest of all; of the driver's own versions the newer one."""
+    environ = {**fakes.environ(fake_folder), "FAKECUDA_VERSION": driver}
+    if layout == "the system's":
+        environ["LD_LIBRARY_PATH"] += f":{for_twelve}"
+    else:
+        (for_twelve / "nvidia" / "cu12").mkdir(parents=True)
+        (for_twelve / "nvidia" / "cu12" / "lib").symlink_to(for_twelve)
+        environ["PYTHONPATH"] = str(for_twelve)
+    loaded, looked = python(LOADED, environ).splitlines()
+    assert loaded == f"{version} {version}"
+    assert looked == f"emulated, sm_90, 1,024 MiB free; NVRTC of CUDA {version}.9000; cuBLAS {version}.9"
+
+
+def test_a_wheels_library_that_cannot_be_loaded_is_a_thing_to_install_anew(fake_folder: Path, tmp_path: Path) -> None:
+    library = tmp_path / "nvidia" / "cu14" / "lib" / "libnvrtc.so.14"
+    library.parent.mkdir(parents=True)
+    library.write_text("this is no library")
+    environ = {**fakes.environ(fake_folder), "FAKECUDA_VERSION": "14000", "PYTHONPATH": str(tmp_path)}
+    said = python(OPEN, environ)
+    assert said.startswith("DeviceMissing NVRTC can't be loaded (")
+    assert said.endswith("): `pip install '.[cuda]'` anew\n")
 
 
 def test_a_library_for_an_older_driver_is_named_as_it_is_to_be_had() -> None:
     """Wheels for CUDA 12 have names of their own."""
-    assert older("nvidia-cublas", 12) == "`pip uninstall nvidia-cublas` and `pip install nvidia-cublas-cu12`"
+    assert older("nvidia-cublas", 12) == "`pip install nvidia-cublas-cu12`"
     assert older("nvidia-cublas", 13) == "`pip install nvidia-cublas==13.*`"
 
 

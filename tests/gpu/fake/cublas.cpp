@@ -4,10 +4,11 @@
 // the memory to work in, as that of cuBLAS may.  So whoever asks for a row in another shape or at another place gets
 // other bits.  Like cuBLAS it leaves anything in the memory that it works in.
 //
-//   FAKECUBLAS_VERSION  a hundred times its major version, and its minor one; 1309 where unset
+//   FAKECUBLAS_VERSION  a hundred times its major version, and its minor one; where unset that of its file's name, and 9
 //   FAKECUBLAS_CREATE   the status of cublasCreate
 //   FAKECUBLAS_FAULT    a file: once it exists, the next product has the status (a number) in it
 #include <cuda.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,6 +37,14 @@ struct Handle {
 int number_from(const char* variable, int otherwise) {
   const char* text = getenv(variable);
   return text ? atoi(text) : otherwise;
+}
+
+// By which a copy is another version's.
+int version_of_file() {
+  static const char here = 0;
+  Dl_info info;
+  const char* name = dladdr(&here, &info) ? strrchr(info.dli_fname, '.') : nullptr;
+  return name ? atoi(name + 1) : 0;
 }
 
 int injected() {
@@ -109,7 +118,7 @@ int complain(const char* why) {
 extern "C" {
 
 int cublasGetProperty(int which, int* value) {
-  const int version = number_from("FAKECUBLAS_VERSION", 1309);
+  const int version = number_from("FAKECUBLAS_VERSION", 100 * version_of_file() + 9);
   if (which < 0 || which > 1) return kInvalidValue;
   *value = which ? version % 100 : version / 100;
   return kSuccess;

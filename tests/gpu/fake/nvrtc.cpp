@@ -1,6 +1,9 @@
 // NVRTC without a GPU: libnvrtc.so.13 that makes of .cu text a shared object for the fake driver, by g++ and emu.h.
 //
-// EMU_FLAGS adds flags (a sanitizer's).  The version differs from every real one's, so no cache mixes them up.
+// EMU_FLAGS adds flags (a sanitizer's).  Its version is that of its file's name, so that a copy is another one's, and
+// a minor one that differs from every real one's, so no cache mixes them up.
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,7 +60,9 @@ std::string command(const Program& program, const fs::path& folder, int count, c
 
 extern "C" {
 int nvrtcVersion(int* major, int* minor) {
-  *major = 13, *minor = 9000;
+  Dl_info here;
+  if (!dladdr(reinterpret_cast<void*>(&nvrtcVersion), &here)) return kInvalidInput;
+  *major = std::stoi(fs::path(here.dli_fname).extension().string().substr(1)), *minor = 9000;
   return kSuccess;
 }
 
