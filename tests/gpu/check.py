@@ -81,7 +81,7 @@ def every_barrier() -> Iterator[tuple[str, str]]:
 
 
 def checks(canaries: Iterator[tuple[str, str]]) -> Iterator[Check]:
-    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention", "turning", "draw", "cublas")]
+    twins = [HERE / f"test_gpu_{name}.py" for name in ("kernels", "attention", "turning", "draw", "cublas", "twins")]
     kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *twins)
     yield Check("threads backward", kernels, {"EMU_BACKWARD": "1"})
     yield Check("tests run nearly all lines of strata/gpu", (HERE / "covered.py",))
