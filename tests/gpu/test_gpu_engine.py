@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
+import gguf
 import numpy as np
 import pytest
 from drive import CHUNK, GREEDY, Drive, prompt
@@ -111,6 +112,48 @@ def test_logits_of_what_was_read_in_tensor_cores_are_those_of_float32_nearly(
     exact, rounded = (logits_of(tiny_model_path, GpuOps(make_device, numbers)) for numbers in ("f32", number))
     off = float(np.linalg.norm(exact - rounded) / np.linalg.norm(exact))
     assert 0 < off < 8 * 2.0**-digits
+
+
+LOUD = 40
+"""A token that no prompt here has, unless it is put there."""
+
+
+def loud(writer: gguf.GGUFWriter) -> None:
+    """That token alone has a first number, which makes its row between the first layer's matrices ten million."""
+    weights = {name: info.tensor for part in writer.tensors for name, info in part.items()}
+    weights["token_embd.weight"][:, 0] = 0
+    weights["token_embd.weight"][LOUD, 0] = 100
+    for layer in range(2):
+        for name in ("attn_output", "ffn_down"):
+            weights[f"blk.{layer}.{name}.weight"][0] = 0
+    weights["blk.0.ffn_gate.weight"][:, 0], weights["blk.0.ffn_up.weight"][:, 0] = 5, 3e4
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"), [("f16", "the model's logits are not finite"), ("bf16", None), ("f32", None)]
+)
+def test_a_row_that_float16_cannot_hold_fails_its_request_by_name_and_no_other(
+    make_device: MakeDevice, tmp_path: Path, numbers: str, error: str | None
+) -> None:
+    """B33: another's answer, written while that is read, is what it is alone.  Other numbers reach further."""
+    model = open_model(write_tiny_model(tmp_path / "loud.gguf", change=loud))
+    drive = Drive(make_model(model, GpuOps(make_device, numbers)))
+    answers = []
+    for seq, beside in ((Seq(1), None), (Seq(2), Seq(3))):
+        drive.open(seq, prompt(1, 20), attrs.evolve(GREEDY, max_tokens=12))
+        drive.step(read=seq)
+        drive.until_written(seq, 3)
+        if beside is not None:
+            drive.open(beside, (*prompt(2, 30), LOUD, *prompt(3, 9)))
+            drive.step(seq, read=beside)
+            drive.run(lambda beside=beside: bool(drive.error(beside) or drive.rows(beside)))
+            assert drive.error(beside) == error
+        drive.step(seq)
+        drive.until_written(seq, 11)
+        answers.append((drive.tokens(seq), drive.engine.fingerprint(seq)))
+        drive.run()
+    assert answers[0] == answers[1]
+    drive.engine.close()
 
 
 class AllLogits(GpuOps):
