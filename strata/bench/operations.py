@@ -16,6 +16,7 @@ import numpy as np
 from attrs import frozen
 
 from strata.bench.report import Column, Report
+from strata.bench.roofs import Roofs
 from strata.config import Settings
 from strata.models.block import Block, Parts, Room
 from strata.models.config import RawTensor
@@ -38,6 +39,8 @@ COLUMNS: Final = (
     Column("us", "microseconds", ",.1f", drawn=True),
     Column("gb_per_s", "GB/s", ",.2f"),
     Column("gflop_per_s", "GFLOP/s", ",.2f"),
+    Column("of_roof", "% of the roof", ",.1f"),
+    Column("bound", "bound by", "s"),
 )
 
 
@@ -49,7 +52,8 @@ def operations(path: Path, settings: Settings, repeats: int, say: Callable[[str]
     file, ops = open_model(path), open_device(settings.engine)
     try:
         bench = _Bench(file, ops, settings.engine.context or file.config.context, repeats)
-        rows = []
+        say("what the device does at most")
+        rows = [*bench.roofs()]
         for job in bench.jobs():
             say(f"{job.what} (rows: {job.rows})")
             rows.append(bench.row(job))
@@ -98,11 +102,18 @@ class _Bench:
         self._room = Room.of(ops, config, most)
         self._residual, self._made = ops.empty(most, config.hidden), ops.empty(most, config.hidden)
         self._logits = ops.empty(max(ROWS), config.vocab_size)
+        self._roofs = Roofs(ops.roof())
         self.left_out: list[str] = []
+
+    def roofs(self) -> Iterator[Mapping[str, Any]]:
+        """To be measured before all else."""
+        yield from self._roofs.measure(self._seconds)
+        self.left_out += self._roofs.left_out
 
     def row(self, job: Job) -> Mapping[str, Any]:
         samples = self._seconds(job.do)
         taken = median(samples)
+        bound, least = self._roofs.bound(job.nbytes, job.flops, together=job.rows == self._together)
         return {
             "what": job.what,
             "context": job.context,
@@ -110,6 +121,8 @@ class _Bench:
             "us": 1e6 * taken,
             "gb_per_s": job.nbytes / taken / 1e9,
             "gflop_per_s": job.flops / taken / 1e9,
+            "of_roof": 100 * least / taken,
+            "bound": bound,
             "samples": [1e6 * one for one in samples],
         }
 

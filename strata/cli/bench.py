@@ -74,7 +74,8 @@ def throughput(model: str | None, repeats: int, json_out: Path | None, plot_out:
 @bench.command()
 @_measured(EngineSettings)
 def operations(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
-    """Each operation by itself, of 1 and 8 rows and of a slice: its time, bytes and sums a second."""
+    """Each operation by itself, of 1 and 8 rows and of a slice: bytes and sums a second, and how much of the device's
+    most that is."""
     from strata.bench.operations import operations as measure
 
     settings = Settings.of(**named(flags))

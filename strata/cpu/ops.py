@@ -21,6 +21,7 @@ from strata.cpu.drawing import Draw
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
 from strata.cpu.matrix import Activation, Gated, Ungated
 from strata.cpu.quantised import Stored, expand, float32_bytes
+from strata.cpu.roof import Roof
 from strata.cpu.workers import Workers, aligned
 
 Floats = NDArray[np.float32]
@@ -213,6 +214,9 @@ class CpuOps:
     def _write(cache: PagedCache, layer: int, pages: Sequence[int], start: int, keys: Floats, values: Floats) -> None:
         heads = (len(keys), cache.kv_heads, cache.head_dim)
         cache.write(layer, pages, start, keys.reshape(heads), values.reshape(heads))
+
+    def roof(self) -> Roof:
+        return Roof(self._workers)
 
     def close(self) -> None:
         self._workers.close()

@@ -50,7 +50,7 @@ _IN_FLOAT32: Final = 68
 """`CUBLAS_COMPUTE_32F`."""
 _ITS_CHOICE: Final = -1
 """`CUBLAS_GEMM_DEFAULT`."""
-_NUMBERS: Final[Mapping[str, int]] = {"f16": 2, "bf16": 14}
+_NUMBERS: Final[Mapping[str, int]] = {"f32": _FLOAT32, "f16": 2, "bf16": 14}
 """`CUDA_R_16F`, `CUDA_R_16BF`."""
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -101,8 +101,8 @@ def _load(where: Wanted | Path, known: int | None) -> Any:
 
 
 @frozen
-class Sixteen:
-    """Rows of numbers of 16 bits on the card, one behind the other; of weights a row is an output's."""
+class Numbers:
+    """Rows of numbers of one kind on the card, one behind the other; of weights a row is an output's."""
 
     pointer: int
     rows: int
@@ -143,8 +143,8 @@ class Cublas:
         if status:
             raise DeviceMissing(f"{self.name} doesn't go with this driver and card ({self._library.says(status)})")
 
-    def product(self, x: Sixteen, weights: Sixteen, number: str, out: DeviceArray, *, add: bool = False) -> None:
-        """out = x weights^T, or out += it, summed in float32; `number`: f16 or bf16.  In the order of the stream.
+    def product(self, x: Numbers, weights: Numbers, number: str, out: DeviceArray, *, add: bool = False) -> None:
+        """out = x weights^T, or out += it, summed in float32; `number`: f32, f16 or bf16.  In the order of the stream.
 
         What goes wrong while it runs is raised by a later call.
         """

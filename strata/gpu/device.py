@@ -198,6 +198,10 @@ class Device:
         self.fetch(pointer, out)
         self.synchronize()
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """On the card, in the order of the stream."""
+        self._try(self._driver.memcpy_dtod_async, to, source, nbytes, self._stream, what="copy on the card")
+
     def zero(self, pointer: int, nbytes: int) -> None:
         self._try(self._driver.memset_d8_async, pointer, 0, nbytes, self._stream, what="clear memory")
 

@@ -24,6 +24,7 @@ from strata.gpu.lone import LoneRows
 from strata.gpu.nvrtc import Nvrtc
 from strata.gpu.places import Place
 from strata.gpu.products import FEW, MANY_OF, RowwiseKernels
+from strata.gpu.roof import Roof
 from strata.gpu.staging import Staging
 from strata.gpu.steps import RecordedStep, Replaying, bytes_of
 from strata.gpu.table import EMBED
@@ -69,6 +70,7 @@ class GpuOps:
         self._blas: Cublas | None = None
         self._lead = Lead(self._device)
         self._activations = activations
+        self._roof = Roof(self._device, activations)
         try:
             if why := self._device.lacks(activations):
                 raise ConfigError("activations", why)
@@ -249,9 +251,13 @@ class GpuOps:
     def recorder_bytes(self, operations: int) -> int:
         return bytes_of(operations)
 
+    def roof(self) -> Roof:
+        return self._roof
+
     def close(self) -> None:
         if self._blas is not None:
             self._blas.close()
+        self._roof.close()
         self._device.close()
 
 

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.cublas import WORK_BYTES, Cublas, Sixteen
+from strata.gpu.cublas import WORK_BYTES, Cublas, Numbers
 from strata.gpu.device import Device
 from strata.gpu.products import Rowwise
 from strata.gpu.weights import GatedMatrix, Matrix, Part
@@ -95,7 +95,7 @@ class WholeTiles(Rowwise):
             for some in self._parts(matrix.gate):
                 self._gate(rows, matrix, some, out[tile, some])
 
-    def _gate(self, rows: Sixteen, matrix: GatedMatrix, some: slice, out: DeviceArray) -> None:
+    def _gate(self, rows: Numbers, matrix: GatedMatrix, some: slice, out: DeviceArray) -> None:
         gates = DeviceArray(self._gates, rows.rows, out.columns, out.columns)
         self._cublas.product(rows, self._sixteen(matrix.gate, some), self._number, gates)
         self._cublas.product(rows, self._sixteen(matrix.up, some), self._number, out)
@@ -116,20 +116,20 @@ class WholeTiles(Rowwise):
         together = self.sizes.of_part(part.columns)
         return (slice(at, min(at + together, part.outputs)) for at in range(0, part.outputs, together))
 
-    def _rounded(self, x: DeviceArray, part: Part) -> Sixteen:
+    def _rounded(self, x: DeviceArray, part: Part) -> Numbers:
         """Rows to be multiplied with weights of this kind, which is compiled with them."""
         kernel = self._device.load(table.ROUND_ROWS, **self._definitions(part))
         self._device.launch(kernel, (len(x), 1), x.pointer, x.stride, self._rows, x.columns)
-        return Sixteen(self._rows, len(x), x.columns)
+        return Numbers(self._rows, len(x), x.columns)
 
-    def _sixteen(self, part: Part, some: slice) -> Sixteen:
+    def _sixteen(self, part: Part, some: slice) -> Numbers:
         """Some of the outputs' weights; good until the next are asked for."""
         outputs = some.stop - some.start
         if part.kind == _SAME[self._number]:
-            return Sixteen(part.pointer + 2 * some.start * part.columns, outputs, part.columns)
+            return Numbers(part.pointer + 2 * some.start * part.columns, outputs, part.columns)
         kernel = self._device.load(table.ROUND_WEIGHTS, **self._definitions(part))
         self._device.launch(kernel, (outputs, 1), part.pointer, some.start, self._weights, part.columns)
-        return Sixteen(self._weights, outputs, part.columns)
+        return Numbers(self._weights, outputs, part.columns)
 
     def _definitions(self, part: Part) -> dict[str, str]:
         return {"WEIGHTS": part.kind, "NUMBER": _NAMES[self._number]}

@@ -138,6 +138,22 @@ class Recorder(Kernels, Protocol):
     def run(self, places: Sequence[tuple[Sequence[int], int]]) -> None: ...
 
 
+class Roof(Protocol):
+    """What a device does at most, for whoever holds its operations against that.  What it needs stays taken."""
+
+    def copy(self) -> int:
+        """Copy much memory of the device once; how many bytes are read and written by that."""
+        ...
+
+    def multiply(self, together: bool) -> tuple[str, int]:
+        """Multiply large matrices once, in such numbers as rows that are read together are multiplied in, or that come
+        alone; in which and by what, for people, and how many additions and multiplications that is.
+
+        Raises DeviceMissing where nothing is there of which it can be said that it does so as fast as the device can.
+        """
+        ...
+
+
 class Ops(Protocol):
     """One device."""
 
@@ -291,6 +307,8 @@ class Ops(Protocol):
         Here alone a number behind the last page is a slot of the arena.
         """
         ...
+
+    def roof(self) -> Roof: ...
 
     def close(self) -> None:
         """End the device's threads; a second close does nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from strata.bench.contention import contention
 from strata.bench.overhead import Heard, overhead, row
+from strata.bench.roofs import Roofs
 from strata.bench.throughput import left_s, throughput
 from strata.cli import main
 from strata.config import Settings
+from strata.errors import DeviceMissing
 from strata.simulate.plot import can_plot
 from strata.testing.tiny_model import write_tiny_model
 
@@ -75,7 +78,9 @@ def test_each_operation_is_measured_of_lone_rows_and_of_a_slice(
     assert code == 0
     assert "GFLOP/s" in out
     assert "left out: attention after 4,096 tokens: the context is 2,048" in out
-    rows = json.loads(path.read_text())["rows"]
+    found = json.loads(path.read_text())["rows"]
+    roofs, rows = found[:2], found[2:]
+    assert [one["what"] for one in roofs] == ["a large copy", "a large product (float32, BLAS)"]
     together = rows[10]["rows"]
     products = ["norm", "queries, keys, values", "output", "gate and up", "down"]
     assert [(one["what"], one["rows"]) for one in rows] == [
@@ -83,13 +88,66 @@ def test_each_operation_is_measured_of_lone_rows_and_of_a_slice(
         *(("logits", count) for count in (1, 8)),
         *(("attention", count) for count in (1, 8, together)),
     ]
-    for one in rows:
+    for one in found:
         assert len(one["samples"]) == 2
         assert min(one["samples"]) <= one["us"] <= max(one["samples"])
+    most = {"memory": roofs[0]["gb_per_s"], "arithmetic": roofs[1]["gflop_per_s"]}
+    for one in rows:
+        of = {"memory": one["gb_per_s"], "arithmetic": one["gflop_per_s"]}
+        assert one["of_roof"] == pytest.approx(100 * max(of[bound] / most[bound] for bound in most))
+        assert of[one["bound"]] / most[one["bound"]] == pytest.approx(one["of_roof"] / 100)
     products_of_8 = [one for one in rows if one["rows"] == 8 and one["what"] in products[1:]]
     for one in products_of_8:
         # Four bytes and sixteen sums a weight.
         assert one["gflop_per_s"] == pytest.approx(4 * one["gb_per_s"])
+
+
+class Scripted:
+    """A roof that takes as long as is said: a copy of 1,000 bytes a second, products of 100 sums one."""
+
+    def __init__(self, *products: str) -> None:
+        self.products = products
+
+    def copy(self) -> int:
+        return 1000
+
+    def multiply(self, together: bool) -> tuple[str, int]:
+        if not self.products:
+            raise DeviceMissing("there is no library")
+        return self.products[together], 200 if self.products[together] == "half" else 100
+
+
+def seconds(do: Callable[[int], object]) -> list[float]:
+    """The best counts."""
+    do(0)
+    return [2.0, 1.0, 4.0]
+
+
+def test_an_operation_is_held_against_what_it_needs_most_of() -> None:
+    """Rows that are read together are multiplied in other numbers than those that come alone."""
+    roofs = Roofs(Scripted("single", "half"))
+    told = list(roofs.measure(seconds))
+    assert [(one["what"], one["gb_per_s"], one["gflop_per_s"]) for one in told] == [
+        ("a large copy", 1000 / 1e9, None),
+        ("a large product (single)", None, 100 / 1e9),
+        ("a large product (half)", None, 200 / 1e9),
+    ]
+    assert roofs.bound(500, 40, together=False) == ("memory", 0.5)
+    assert roofs.bound(500, 80, together=False) == ("arithmetic", 0.8)
+    assert roofs.bound(500, 80, together=True) == ("memory", 0.5)
+
+
+def test_products_of_one_kind_are_measured_once() -> None:
+    roofs = Roofs(Scripted("single", "single"))
+    assert len(list(roofs.measure(seconds))) == 2
+    assert roofs.bound(0, 100, together=True) == roofs.bound(0, 100, together=False) == ("arithmetic", 1.0)
+
+
+def test_where_no_product_is_a_roof_there_is_that_of_memory_and_it_is_said() -> None:
+    roofs = Roofs(Scripted())
+    assert [one["what"] for one in roofs.measure(seconds)] == ["a large copy"]
+    assert roofs.bound(500, 10**9, together=True) == ("memory", 0.5)
+    assert roofs.left_out == ["a large product, so shares are of the memory's roof alone: there is no library"]
 
 
 def test_what_is_left_is_as_far_off_as_what_was_done() -> None:

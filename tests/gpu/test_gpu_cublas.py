@@ -21,7 +21,7 @@ from strata.config import Settings
 from strata.errors import ConfigError, DeviceFault, DeviceMissing, OutOfDeviceMemory
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
-from strata.gpu.cublas import Cublas, Library, Sixteen, open_cublas
+from strata.gpu.cublas import Cublas, Library, Numbers, open_cublas
 from strata.gpu.device import Device
 from strata.gpu.libraries import Wanted
 from strata.gpu.ops import GpuOps
@@ -181,8 +181,8 @@ def test_the_emulated_library_has_other_bits_for_a_row_at_another_place_or_in_an
 
     def product(count: int, outputs: int = 40, shift: int = 0) -> np.ndarray:
         out = DeviceArray(blas._device.alloc(4 * (count * outputs + 8)) + shift, count, outputs, outputs)
-        some = Sixteen(made.pointer, outputs, 96)
-        blas._blas.product(Sixteen(rows_there.pointer, count, 96), some, number, out)
+        some = Numbers(made.pointer, outputs, 96)
+        blas._blas.product(Numbers(rows_there.pointer, count, 96), some, number, out)
         return blas.numbers(out)[:, :20]
 
     whole = product(32)

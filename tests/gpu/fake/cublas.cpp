@@ -59,7 +59,11 @@ float float_of(uint32_t bits) {
   return value;
 }
 
-float from_sixteen(uint32_t bits, int kind) {
+int size_of(int kind) { return kind == kFloat32 ? 4 : 2; }
+
+float number_at(const void* numbers, size_t at, int kind) {
+  if (kind == kFloat32) return static_cast<const float*>(numbers)[at];
+  const uint32_t bits = static_cast<const uint16_t*>(numbers)[at];
   if (kind == kBrain) return float_of(bits << 16);
   const bool finite = (bits & 0x7c00u) != 0x7c00u;
   const float size = finite ? float_of((bits & 0x7fffu) << 13) * 5.192296858534828e33f
@@ -69,7 +73,7 @@ float from_sixteen(uint32_t bits, int kind) {
 
 struct Product {
   int outputs, rows, columns, kind, weights_apart, x_apart, out_apart;
-  const uint16_t *weights, *x;
+  const void *weights, *x;
   float* out;
   bool adds;
   char* room;
@@ -78,8 +82,10 @@ struct Product {
   bool lies_inside() const {
     auto bytes = [](int count, int apart, int width, int size) { return (size_t(count - 1) * apart + width) * size; };
     auto inside = [](const void* at, size_t size) { return fakecuda_inside(reinterpret_cast<uintptr_t>(at), size) != 0; };
-    return inside(weights, bytes(outputs, weights_apart, columns, 2)) && inside(x, bytes(rows, x_apart, columns, 2)) &&
-           inside(out, bytes(rows, out_apart, outputs, 4)) && inside(room, room_bytes);
+    const int size = size_of(kind);
+    return inside(weights, bytes(outputs, weights_apart, columns, size)) &&
+           inside(x, bytes(rows, x_apart, columns, size)) && inside(out, bytes(rows, out_apart, outputs, 4)) &&
+           inside(room, room_bytes);
   }
 
   // Where a row's sums begin; from there they go round.
@@ -93,12 +99,12 @@ struct Product {
     std::vector<float> turned(size_t(columns) * outputs), sums(outputs);  // all outputs' first weights, their second, ...
     for (int output = 0; output < outputs; ++output)
       for (int column = 0; column < columns; ++column)
-        turned[size_t(column) * outputs + output] = from_sixteen(weights[size_t(output) * weights_apart + column], kind);
+        turned[size_t(column) * outputs + output] = number_at(weights, size_t(output) * weights_apart + column, kind);
     for (int row = 0; row < rows; ++row) {
       std::fill(sums.begin(), sums.end(), 0.f);
       for (int i = 0; i < columns; ++i) {
         const int column = (first(row) + i) % columns;
-        const float by = from_sixteen(x[size_t(row) * x_apart + column], kind);
+        const float by = number_at(x, size_t(row) * x_apart + column, kind);
         for (int output = 0; output < outputs; ++output) sums[output] += by * turned[size_t(column) * outputs + output];
       }
       float* to = out + size_t(row) * out_apart;
@@ -157,12 +163,12 @@ int cublasGemmEx(Handle* handle, int turn_left, int turn_right, int m, int n, in
                  int c_apart, int compute, int algorithm) {
   if (int status = injected()) return status;
   if (turn_left != 1 || turn_right || *alpha != 1 || (*beta && *beta != 1)) return kNotSupported;
-  if (a_kind != b_kind || (a_kind != kHalf && a_kind != kBrain) || c_kind != kFloat32) return kNotSupported;
+  if (a_kind != b_kind || (a_kind != kFloat32 && a_kind != kHalf && a_kind != kBrain) || c_kind != kFloat32) return kNotSupported;
   if (compute != 68 || algorithm != -1) return kNotSupported;
   if (!handle->room) return complain("it was given no memory to work in");
   if (m < 1 || n < 1 || k < 1 || a_apart < k || b_apart < k || c_apart < m) return complain("an impossible shape");
-  const Product product{m, n, k, a_kind, a_apart, b_apart, c_apart, static_cast<const uint16_t*>(a),
-                        static_cast<const uint16_t*>(b), static_cast<float*>(c), *beta != 0, handle->room, handle->room_bytes};
+  const Product product{m, n, k, a_kind, a_apart, b_apart, c_apart, a, b, static_cast<float*>(c),
+                        *beta != 0, handle->room, handle->room_bytes};
   if (!product.lies_inside()) return complain("a matrix lies outside of what was allocated");
   const Work work = [product] { return product.run(); };
   return fakecuda_tell(handle->stream, &work) ? kExecutionFailed : kSuccess;
