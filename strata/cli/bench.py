@@ -83,6 +83,18 @@ def operations(model: str | None, repeats: int, json_out: Path | None, plot_out:
 
 
 @bench.command()
+@_measured(EngineSettings, HostSettings)
+def newer_step(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
+    """How soon a row is decoded that the engine is told of while it reads a long prompt."""
+    import trio
+
+    from strata.bench.newer_step import newer_step as measure
+
+    settings = Settings.of(**named(flags))
+    _run(lambda path: trio.run(measure, path, settings, repeats, _say), model, json_out, plot_out)
+
+
+@bench.command()
 @_policy
 @_measured(SchedulerSettings, EngineSettings, HostSettings)
 def contention(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from strata.cpu import machine
 from strata.cpu.workers import Job, Scratch, Workers, aligned
 
-COPIED: Final = 256 << 20
-"""Bytes: far more than any cache holds."""
+COPIED: Final = 128 << 20
+"""Bytes, and as many are written: more than caches hold."""
 SIDE: Final = 1024
 """Of the matrices: BLAS has reached its pace, and a thread's three of them take 12 MiB."""
 

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from strata.bench.contention import contention
+from strata.bench.newer_step import TURNS, Talk, newer_step
 from strata.bench.overhead import Heard, overhead, row
 from strata.bench.roofs import Roofs
 from strata.bench.throughput import left_s, throughput
 from strata.cli import main
 from strata.config import Settings
-from strata.errors import DeviceMissing
+from strata.engine.host import ThreadHost
+from strata.errors import ConfigError, DeviceMissing, EngineUnavailable
+from strata.messages import EngineDied, FromEngine, Seq, SeqFailed
 from strata.simulate.plot import can_plot
 from strata.testing.tiny_model import write_tiny_model
 
@@ -165,6 +168,36 @@ async def test_a_short_request_is_timed_alone_and_behind_long_ones(tiny_model_pa
         assert one["ttft_s"] is None or 0 < one["ttft_s"] <= one["worst_s"]
 
 
+async def test_rows_are_decoded_once_each_all_along_a_prompt_that_is_read(tmp_path: Path) -> None:
+    deep = write_tiny_model(tmp_path / "deep.gguf", layers=16)
+    report = await newer_step(deep, Settings.of(threads=1, chunk_tokens=128), 2, nothing)
+    alone, reading, slices = report.rows
+    assert alone["times"] == 2 * TURNS
+    assert 0 < reading["times"] <= 2 * TURNS
+    assert reading["times"] <= slices["times"]
+    for one in report.rows:
+        assert len(one["samples"]) == one["times"]
+        assert 0 < one["p50_ms"] <= one["p99_ms"] <= one["worst_ms"]
+
+
+async def test_without_pages_for_rows_beside_a_prompt_nothing_is_found(tiny_model_path: Path) -> None:
+    report = await newer_step(tiny_model_path, Settings.of(threads=1, page_tokens=1024, kv_mib=1), 1, nothing)
+    assert [one["times"] for one in report.rows] == [0, 0, 0]
+
+
+async def test_an_engine_that_can_not_be_built_is_the_error_that_says_why(tiny_model_path: Path) -> None:
+    with pytest.raises(ConfigError, match="more than the 2048 that the model was trained for"):
+        await newer_step(tiny_model_path, Settings.of(threads=1, context=4096), 1, nothing)
+
+
+@pytest.mark.parametrize("fact", [EngineDied("it fell over"), SeqFailed(Seq(1), "it fell over")])
+async def test_an_engine_that_says_no_more_is_not_waited_for(fact: FromEngine) -> None:
+    with Talk(ThreadHost(lambda: None)) as talk:
+        talk.hear(fact)
+        with pytest.raises(EngineUnavailable, match="it fell over"):
+            await talk.until(lambda _: False)
+
+
 async def test_the_engines_time_and_the_walls_are_told_for_each_thing_that_it_does(tiny_model_path: Path) -> None:
     report = await overhead(tiny_model_path, Settings.of(threads=1), 1, nothing)
     assert [one["arm"] for one in report.rows] == ["reads", "decodes, 1 at once", "decodes, 8 at once"]
@@ -199,7 +232,7 @@ def test_what_can_not_be_written_or_drawn_is_refused_and_named(
         assert "pip install matplotlib" in err
 
 
-@pytest.mark.parametrize("arm", ["contention", "overhead"])
+@pytest.mark.parametrize("arm", ["contention", "overhead", "newer-step"])
 def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], arm: str) -> None:
     code, _, err = run(capsys, arm, "--model", "none.gguf")
     assert (code, "none.gguf" in err) == (2, True)
@@ -209,7 +242,11 @@ def test_each_prints_a_table_and_says_meanwhile_where_it_is(
     capsys: pytest.CaptureFixture[str], tiny_model_path: Path
 ) -> None:
     model = ("--model", str(tiny_model_path), "--threads", "1", "--repeats", "1")
-    for arm, column in (("contention", "times alone"), ("overhead", "runtime (%)")):
+    for arm, said, column in (
+        ("contention", "round 1 of 1", "times alone"),
+        ("overhead", "round 1 of 1", "runtime (%)"),
+        ("newer-step", "prompt 1 of 1", "worst (ms)"),
+    ):
         code, out, err = run(capsys, arm, *model)
-        assert (code, "round 1 of 1" in err) == (0, True)
+        assert (code, said in err) == (0, True)
         assert column in out

@@ -1,4 +1,7 @@
-"""What the card does at most, as `strata bench operations` measures it; no figure of an emulated one means anything."""
+"""What is measured of a card by a room of its own: what it does at most, and how soon it follows a newer step.
+
+No figure of an emulated one means anything.
+"""
 
 from __future__ import annotations
 
@@ -92,3 +95,11 @@ def test_operations_of_a_card_are_held_against_its_own_copy(fake_folder: Path, t
     assert (copy["what"], copy["of_roof"]) == ("a large copy", 100)
     for one in others:
         assert one["of_roof"] == pytest.approx(100 * one["gb_per_s"] / copy["gb_per_s"])
+
+
+def test_a_newer_step_is_timed_on_a_card_too(fake_folder: Path, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", layers=4, context=512)
+    command = ("bench", "newer-step", "--device", "cuda", "--model", model, "--repeats", "1", "--page-tokens", "16")
+    done = run(*command, environ=fakes.environ(fake_folder))
+    assert "on cuda (emulated, sm_90)" in done.stdout.replace("\n", " ")
+    assert "while a prompt is read" in done.stdout
