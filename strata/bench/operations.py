@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -18,16 +19,23 @@ from attrs import frozen
 from strata.bench.report import Column, Report
 from strata.bench.roofs import Roofs
 from strata.config import Settings
+from strata.engine.sampling import draw_of
+from strata.messages import Sampling
 from strata.models.block import Block, Parts, Room
 from strata.models.config import RawTensor
 from strata.models.families import family_of
 from strata.models.file import ModelFile
-from strata.models.ops import CacheShape, Kernels, Ops, Sight
+from strata.models.ops import CacheShape, Draw, Kernels, Ops, Sight
 
 ROWS: Final = (1, 8)
 """That come alone; those that are read together are as many as a slice has."""
 CONTEXTS: Final = (1024, 4096)
 """Tokens that attention looks back at."""
+DRAWN: Final = {
+    "likeliest token": Sampling(temperature=0.0),
+    "draw": Sampling(),
+    "draw, top_p 0.95": Sampling(top_p=0.95),
+}
 SAMPLE_S: Final = 0.02
 """About how long an operation is repeated for a sample; at least once."""
 _PAGE: Final = 64
@@ -149,6 +157,7 @@ class _Bench:
             yield from self._of_layers(self._ops.rows if rows in ROWS else self._ops.tiles, rows)
         for rows in ROWS:
             yield self._of_logits(rows)
+            yield from self._of_drawing(rows)
         for context in CONTEXTS:
             if context + self._together > self._context:
                 self.left_out.append(f"attention after {context:,} tokens: the context is {self._context:,}")
@@ -191,6 +200,20 @@ class _Bench:
         return _product(
             "logits", rows, [self._tensors[name]], lambda _n: self._ops.rows.linear(normed, self._head, logits)
         )
+
+    def _of_drawing(self, rows: int) -> Iterator[Job]:
+        """Of the logits that are there; where the device draws, and doesn't leave it to the host."""
+        logits, nbytes = self._logits[:rows], 4 * rows * self._config.vocab_size
+        for what, sampling in DRAWN.items():
+            draws = [draw_of(sampling)] * rows
+            if None in self._ops.draw(logits, draws, range(rows)):
+                self.left_out.append(f"{what} (rows: {rows}): the host draws")
+                continue
+            yield Job(what, 0, rows, nbytes, flops=0, do=partial(self._draw, logits, draws))
+
+    def _draw(self, logits: Any, draws: Sequence[Draw], n: int) -> None:
+        """Each time at other positions: tokens are drawn by other bits."""
+        self._ops.draw(logits, draws, range(n * len(draws), (n + 1) * len(draws)))
 
     def _of_attention(self, context: int) -> Iterator[Job]:
         """Of one layer, each row in pages of its own; what is stored there makes no difference to the time."""
