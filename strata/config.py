@@ -1,109 +1,43 @@
-"""Every setting, its default, its range and its reason.  Values and names; imports nothing of ours but errors.
+"""Every setting, its default, its range and its reason.  What a value can be at all is in `values`.
 
 A bad value refuses the start and names its setting (`ConfigError`).  Seconds, tokens and MiB are named so.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
 from strata.errors import ConfigError
+from strata.values import (
+    each,
+    file,
+    flag,
+    host_name,
+    key,
+    listenable,
+    number,
+    one_of,
+    origin,
+    path_of,
+    processors,
+    several,
+    text,
+    whole,
+)
 
-
-def _number(
-    low: float, high: float, *, open_low: bool = False, open_high: bool = False
-) -> Callable[[Any, Attribute[Any], Any], None]:
-    """A validator: a finite number between the two; `open_` leaves the end itself out."""
-
-    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        bad_type = isinstance(value, bool) or not isinstance(value, int | float)
-        if bad_type or not math.isfinite(value):
-            raise ConfigError(attribute.name, f"{value!r} is not a finite number")
-        if value < low or value > high or (open_low and value == low) or (open_high and value == high):
-            span = f"{'more than' if open_low else 'at least'} {low:g}"
-            if math.isfinite(high):
-                span += f" and {'less than' if open_high else 'at most'} {high:g}"
-            raise ConfigError(attribute.name, f"{value!r} must be {span}")
-
-    return check
-
-
-def _whole(low: int, high: float = math.inf) -> Callable[[Any, Attribute[Any], Any], None]:
-    """A validator: a whole number between the two."""
-    span = _number(low, high)
-
-    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(attribute.name, f"{value!r} is not a whole number")
-        span(instance, attribute, value)
-
-    return check
-
-
-_share = _number(0, 1, open_low=True, open_high=True)
+_share = number(0, 1, open_low=True, open_high=True)
 _optional = attrs.validators.optional
 
 
 def _setting(default: Any, check: Any, says: str, **more: Any) -> Any:
     """One setting: its default, its range, and its one line for people, from which help and tables are made."""
     return field(default=default, validator=check, metadata={"help": says}, **more)
-
-
-def _flag(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-    """A validator: yes or no."""
-    if not isinstance(value, bool):
-        raise ConfigError(attribute.name, f"{value!r} is neither true nor false")
-
-
-def _key(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-    """A validator: a key that fits into a header.  Says nothing of the key itself."""
-    if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable() or " " in value:
-        raise ConfigError(attribute.name, "a key is printable ASCII without spaces, and not empty")
-
-
-def _keys(instance: Any, attribute: Attribute[Any], value: tuple[Any, ...]) -> None:
-    for key in value:
-        _key(instance, attribute, key)
-
-
-def _origin(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-    """A validator: `*`, or scheme, host and port as a browser sends them."""
-    if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#,]+", str(value)):
-        raise ConfigError(attribute.name, f"{value!r} is not an origin such as https://chat.example.org, nor *")
-
-
-def _one_of(*words: str) -> Callable[[Any, Attribute[Any], Any], None]:
-    """A validator: one of these words."""
-
-    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        if value not in words:
-            raise ConfigError(attribute.name, f"{value!r} is not one of {', '.join(words)}")
-
-    return check
-
-
-def _processors(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-    """A validator: numbers and spans of processors, as `taskset` takes them."""
-    spans = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in str(value).split(",")]
-    if not all(span and int(span[1]) <= int(span[2] or span[1]) for span in spans):
-        raise ConfigError(attribute.name, f"{value!r} is not a list of processors such as 0-3,8")
-
-
-def _names(value: str | Iterable[str]) -> tuple[str, ...]:
-    """One, or several separated by commas, or several."""
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
-
-
-def _path(value: str | Path | None) -> Path | None:
-    return None if value is None else Path(value)
 
 
 class Preempt(StrEnum):
@@ -155,8 +89,8 @@ def _device(value: str) -> Device:
 class SchedulerSettings:
     """What `scheduling/` decides by; the rules (R1, R2, ...) are in docs/scheduling.md."""
 
-    max_running: int = _setting(8, _whole(1, 4096), "rows that run at once: the one that reads and all that decode")
-    chunk_tokens: int = _setting(512, _whole(16, 65536), "the grid of the read, from position 0")
+    max_running: int = _setting(8, whole(1, 4096), "rows that run at once: the one that reads and all that decode")
+    chunk_tokens: int = _setting(512, whole(16, 65536), "the grid of the read, from position 0")
     preempt: Preempt = _setting(
         Preempt.SLICE, None, "where a run may give way: off, chunk or slice", converter=_preempt
     )
@@ -164,38 +98,36 @@ class SchedulerSettings:
         0.25, _share, "at least this share of the engine goes to the oldest of a priority, whoever comes"
     )
     pass_burst_s: float = _setting(
-        5.0, _number(0, 86400), "how far shorter requests may pass ahead before that share is enforced"
+        5.0, number(0, 86400), "how far shorter requests may pass ahead before that share is enforced"
     )
     short_tokens: int = _setting(
-        1024, _whole(0), "a request is short if what it has to read and its max_tokens are at most this together"
+        1024, whole(0), "a request is short if what it has to read and its max_tokens are at most this together"
     )
     read_share: float = _setting(0.5, _share, "reading's share of the engine while others decode")
-    decode_gap_s: float = _setting(0.25, _number(0, 3600), "how long a short read may hold up those that decode")
+    decode_gap_s: float = _setting(0.25, number(0, 3600), "how long a short read may hold up those that decode")
     finish_tokens: int = _setting(
-        32, _whole(0), "an answer that may have at most this many tokens left is not parked for an equal"
+        32, whole(0), "an answer that may have at most this many tokens left is not parked for an equal"
     )
-    quantum_s: float = _setting(5.0, _number(0, 86400), "how long one runs before an equal may take its turn")
-    turn_wait_s: float = _setting(4.0, _number(0, 86400), "how long one waits before it takes its turn")
+    quantum_s: float = _setting(5.0, number(0, 86400), "how long one runs before an equal may take its turn")
+    turn_wait_s: float = _setting(4.0, number(0, 86400), "how long one waits before it takes its turn")
     age_every_s: float = _setting(
-        30.0, _number(0, 86400, open_low=True), "how long one waits below another priority, for each level of it"
+        30.0, number(0, 86400, open_low=True), "how long one waits below another priority, for each level of it"
     )
-    open_reads: int = _setting(4, _whole(1), "half-read prompts of a priority beyond which turns begin no other")
-    min_park_tokens: int = _setting(0, _whole(0), "no parking for an equal below this position")
-    max_parks: int = _setting(0, _whole(0), "parks by equals over a request's life; 0: no cap")
+    open_reads: int = _setting(4, whole(1), "half-read prompts of a priority beyond which turns begin no other")
+    min_park_tokens: int = _setting(0, whole(0), "no parking for an equal below this position")
+    max_parks: int = _setting(0, whole(0), "parks by equals over a request's life; 0: no cap")
     expect_new_tokens: int = _setting(
-        256, _whole(1), "what an answer is taken to write: where pages are reserved, and where none named max_tokens"
+        256, whole(1), "what an answer is taken to write: where pages are reserved, and where none named max_tokens"
     )
     swap_ratio: float = _setting(
-        10.0, _number(0, 86400), "a turn that must bring pages back from the arena is so many times as long as that"
+        10.0, number(0, 86400), "a turn that must bring pages back from the arena is so many times as long as that"
     )
-    bypass_s: float = _setting(
-        30.0, _number(0, 86400), "how long others may start past a request that lacks only pages"
-    )
-    prefix_cache: bool = _setting(True, _flag, "read the beginning of a prompt only once for all that begin alike")
-    max_queued: int = _setting(256, _whole(1), "requests that may wait; beyond: 429")
-    max_queued_tokens: int = _setting(1_000_000, _whole(1), "prompt tokens that may wait; beyond: 429")
+    bypass_s: float = _setting(30.0, number(0, 86400), "how long others may start past a request that lacks only pages")
+    prefix_cache: bool = _setting(True, flag, "read the beginning of a prompt only once for all that begin alike")
+    max_queued: int = _setting(256, whole(1), "requests that may wait; beyond: 429")
+    max_queued_tokens: int = _setting(1_000_000, whole(1), "prompt tokens that may wait; beyond: 429")
     max_wait_s: float | None = _setting(
-        None, _optional(_number(0, 86400, open_low=True)), "how long a request may wait in the queue; beyond: 503"
+        None, _optional(number(0, 86400, open_low=True)), "how long a request may wait in the queue; beyond: 503"
     )
     on_engine_death: OnEngineDeath = _setting(
         OnEngineDeath.FAIL,
@@ -204,7 +136,7 @@ class SchedulerSettings:
         converter=_on_engine_death,
     )
     max_replays: int = _setting(
-        1, _whole(0), "replays of a request that may have killed the engine itself; parked ones are always replayed"
+        1, whole(0), "replays of a request that may have killed the engine itself; parked ones are always replayed"
     )
 
 
@@ -215,44 +147,42 @@ class EngineSettings:
     device: Device = _setting(Device.CPU, None, "what computes: cpu, or cuda, the first card", converter=_device)
     activations: str = _setting(
         "f32",
-        _one_of("f32", "bf16", "f16"),
+        one_of("f32", "bf16", "f16"),
         "what a card keeps keys and values in, and rounds rows and weights to as it multiplies many rows; not f32: on "
         "its tensor cores",
     )
     products: str = _setting(
         "auto",
-        _one_of("auto", "own", "cublas"),
+        one_of("auto", "own", "cublas"),
         "who multiplies them on a card in 16 bits: own, our kernels; cublas, NVIDIA's; auto: cublas where it is there",
     )
     kv_mib: int | None = _setting(
         None,
-        _optional(_whole(1)),
+        _optional(whole(1)),
         "memory for keys and values; unset: a quarter of what is free, on a card all of it, at most what is needed",
     )
     arena_mib: int | None = _setting(
         None,
-        _optional(_whole(0)),
+        _optional(whole(0)),
         "memory for pages that had to make room; unset: up to 1024, as pages and free memory go; 0: none",
     )
-    page_tokens: int = _setting(64, _whole(1, 4096), "tokens in a page of keys and values")
-    chunk_tokens: int = _setting(512, _whole(16, 65536), "the grid of the read, from position 0")
-    max_half_read: int = _setting(2, _whole(1, 64), "workspaces for half-done chunks")
+    page_tokens: int = _setting(64, whole(1, 4096), "tokens in a page of keys and values")
+    chunk_tokens: int = _setting(512, whole(16, 65536), "the grid of the read, from position 0")
+    max_half_read: int = _setting(2, whole(1, 64), "workspaces for half-done chunks")
     context: int | None = _setting(
-        None, _optional(_whole(16)), "the longest sequence in tokens; unset: what the model was trained for"
+        None, _optional(whole(16)), "the longest sequence in tokens; unset: what the model was trained for"
     )
-    threads: int | None = _setting(None, _optional(_whole(1, 1024)), "unset: the processors this process may use")
+    threads: int | None = _setting(None, _optional(whole(1, 1024)), "unset: the processors this process may use")
     speculate: int = _setting(
         7,
-        _whole(0, 7),
+        whole(0, 7),
         "tokens beyond the next one that are computed with it where the text has said them before; 0: none",
     )
-    restart_limit: int = _setting(
-        5, _whole(0), "engines that may die within restart_window_s; one more ends the server"
-    )
-    restart_window_s: float = _setting(300.0, _number(0, 86400, open_low=True), "the time that restart_limit counts in")
+    restart_limit: int = _setting(5, whole(0), "engines that may die within restart_window_s; one more ends the server")
+    restart_window_s: float = _setting(300.0, number(0, 86400, open_low=True), "the time that restart_limit counts in")
     restart_backoff_s: float = _setting(
         0.25,
-        _number(0, 60),
+        number(0, 60),
         "the pause after a second engine that dies young; doubled for each that follows, up to 8 s",
     )
 
@@ -269,32 +199,32 @@ class HostSettings:
 
     engine_host: str | None = _setting(
         None,
-        _optional(_one_of("process", "thread")),
+        _optional(one_of("process", "thread")),
         "process or thread; unset: strata serve takes a process of its own (on Linux), a program a thread",
     )
     engine_cpus: str | None = _setting(
-        None, _optional(_processors), "processors that the engine's process may use, such as 0-3,8; unset: the server's"
+        None, _optional(processors), "processors that the engine's process may use, such as 0-3,8; unset: the server's"
     )
-    engine_nice: int = _setting(0, _whole(-20, 19), "added to the niceness of the engine's process")
+    engine_nice: int = _setting(0, whole(-20, 19), "added to the niceness of the engine's process")
     engine_memory_mib: int | None = _setting(
         None,
-        _optional(_whole(64)),
+        _optional(whole(64)),
         "memory that the engine's process may take, the mapped model file aside; unset: what there is",
     )
     engine_log: Path | None = _setting(
         None,
-        None,
+        _optional(file),
         "a file for what the engine's process says, after what is there; unset: the server's log",
-        converter=_path,
+        converter=path_of,
     )
     engine_start_s: float = _setting(
         600.0,
-        _number(0, 86400, open_low=True),
+        number(0, 86400, open_low=True),
         "how long the engine's process may take to load the model; one that takes longer is killed",
     )
     watchdog_floor_s: float = _setting(
         30.0,
-        _number(0, 86400, open_low=True),
+        number(0, 86400, open_low=True),
         "an engine that is silent for so long, and for 20 of its longest slices, counts as hung",
     )
 
@@ -310,38 +240,45 @@ class RequestSettings:
     """What a request may ask for, and what it gets where it asks for nothing."""
 
     default_max_tokens: int = _setting(
-        2048, _whole(1), "max_tokens of a request that names none; never more than the context leaves"
+        2048, whole(1), "max_tokens of a request that names none; never more than the context leaves"
     )
-    max_priority: int = _setting(0, _whole(-100, 100), "the highest priority that a request may ask for")
+    max_priority: int = _setting(0, whole(-100, 100), "the highest priority that a request may ask for")
 
 
 @frozen(kw_only=True)
 class ServeSettings:
     """Where the server listens, and what no client may exceed."""
 
-    host: str = _setting("127.0.0.1", None, "the address to listen on")
-    port: int = _setting(8000, _whole(0, 65535), "0: any that is free")
-    max_body_mib: float = _setting(4.0, _number(0, 1024, open_low=True), "the largest request body")
-    max_connections: int = _setting(1024, _whole(1), "connections at once")
-    backlog: int = _setting(256, _whole(1), "connections that may wait to be accepted")
-    body_timeout_s: float = _setting(30.0, _number(0, 3600, open_low=True), "time to send a body")
+    host: str = _setting(
+        "127.0.0.1", listenable, "the address or name to listen on, unix:/path, or fd://3; empty: all addresses"
+    )
+    port: int = _setting(8000, whole(0, 65535), "0: any that is free")
+    max_body_mib: float = _setting(4.0, number(0, 1024, open_low=True), "the largest request body")
+    max_connections: int = _setting(1024, whole(1), "connections at once")
+    backlog: int = _setting(256, whole(1, 65535), "connections that may wait to be accepted")
+    body_timeout_s: float = _setting(30.0, number(0, 3600, open_low=True), "time to send a body")
     stall_timeout_s: float = _setting(
-        30.0, _number(0, 3600, open_low=True), "a client that takes nothing for this long is dropped"
+        30.0, number(0, 3600, open_low=True), "a client that takes nothing for this long is dropped"
     )
-    keep_alive_s: float = _setting(75.0, _number(0, 86400, open_low=True), "how long an idle connection is kept")
+    keep_alive_s: float = _setting(75.0, number(0, 86400, open_low=True), "how long an idle connection is kept")
     comment_s: float = _setting(
-        10.0, _number(0, 3600, open_low=True), "a silent stream says where it stands this often, first after 1 s"
+        10.0, number(0, 3600, open_low=True), "a silent stream says where it stands this often, first after 1 s"
     )
-    drain_timeout_s: float = _setting(15.0, _number(0, 86400), "what is started may go on this long at the end")
-    strict_fields: bool = _setting(False, _flag, "refuse fields that the API does not know")
-    api_keys: tuple[str, ...] = _setting((), _keys, "keys, any of which opens the API", converter=_names, repr=False)
-    api_key_file: Path | None = _setting(None, None, "a file with one key a line", converter=_path)
-    admin_key: str | None = _setting(None, _optional(_key), "opens /admin, which then takes no other", repr=False)
+    drain_timeout_s: float = _setting(15.0, number(0, 86400), "what is started may go on this long at the end")
+    strict_fields: bool = _setting(False, flag, "refuse fields that the API does not know")
+    api_keys: tuple[str, ...] = _setting(
+        (), each(key), "keys, any of which opens the API", converter=several, repr=False
+    )
+    api_key_file: Path | None = _setting(None, _optional(file), "a file with one key a line", converter=path_of)
+    admin_key: str | None = _setting(None, _optional(key), "opens /admin, which then takes no other", repr=False)
     allowed_hosts: tuple[str, ...] = _setting(
-        (), None, "names by which it may be called; none: loopback's own there, any elsewhere", converter=_names
+        (),
+        each(host_name),
+        "names by which it may be called, or *; none: loopback's own there, any elsewhere",
+        converter=several,
     )
-    cors_origin: str | None = _setting(None, _optional(_origin), "the web origin that may call it, or *")
-    insecure: bool = _setting(False, _flag, "listen on a public address without a key")
+    cors_origin: str | None = _setting(None, _optional(origin), "the web origin that may call it, or *")
+    insecure: bool = _setting(False, flag, "listen on a public address without a key")
 
 
 @frozen(kw_only=True)
@@ -355,7 +292,7 @@ class Settings:
     requests: RequestSettings = RequestSettings()
     serve: ServeSettings = ServeSettings()
     policy: str = "batch"
-    served_name: str | None = None
+    served_name: str | None = field(default=None, validator=_optional(text))
     """The model's name at the API; None: the file's own."""
 
     def __attrs_post_init__(self) -> None:
@@ -366,7 +303,7 @@ class Settings:
     @classmethod
     def of(cls, *, policy: str = "batch", served_name: str | None = None, **named: Any) -> Settings:
         """Settings from flat names; a named value wins over the policy's.  Raises ConfigError."""
-        if policy not in POLICIES:
+        if not isinstance(policy, str) or policy not in POLICIES:
             raise ConfigError("policy", f"{policy!r} is not one of {', '.join(POLICIES)}")
         values = {**POLICIES[policy], **named}
         parts: dict[str, Any] = {}

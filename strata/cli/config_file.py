@@ -24,6 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_NAME: Final = "strata.toml"
 _PATH: Final = "strata.config_file"
 PREFIX: Final = "STRATA_"
+_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 MISSPELT: Final = 0.85
 """How like a setting's name another must be, as difflib counts it, to have been meant for it."""
 
@@ -75,7 +76,8 @@ def read_config(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError("config", f"{path} can't be read ({problem.strerror or problem})") from problem
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
+        # The library's own error is a ValueError too; so is a number of too many digits.
         raise ConfigError("config", f"{path} is not TOML: {problem}") from problem
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -89,9 +91,13 @@ def checked(option: click.Option, value: Any, path: Path, context: click.Context
     several = option.multiple or option.nargs != 1
     if option.multiple and not isinstance(value, list):
         value = [value]
-    if not _has_shape(value, several=several, flag=option.is_flag):
-        wanted = "true or false" if option.is_flag else "a list" if several else "one number or text"
-        raise ConfigError(option.name, f"{path} has {value!r}, and it is {wanted}")
+    types, wanted = _types_of(option)
+    # Of the value itself nothing is said: it may be a key.
+    if several and not isinstance(value, list):
+        raise ConfigError(option.name, f"{path} has {_kind(value)} for it, and a list is wanted")
+    for one in value if several else [value]:
+        if type(one) not in types:
+            raise ConfigError(option.name, f"{path} has {_kind(one)} for it, and {wanted} is wanted")
     try:
         option.type_cast_value(context, value)
     except (click.BadParameter, OverflowError, ValueError) as problem:
@@ -99,11 +105,19 @@ def checked(option: click.Option, value: Any, path: Path, context: click.Context
     return value
 
 
-def _has_shape(value: Any, *, several: bool, flag: bool) -> bool:
-    """click itself takes True for a number, and has no word for a list where one value is wanted."""
-    if several:
-        return isinstance(value, list) and all(_has_shape(one, several=False, flag=False) for one in value)
-    return isinstance(value, bool) if flag else isinstance(value, (str, int, float)) and not isinstance(value, bool)
+def _types_of(option: click.Option) -> tuple[tuple[type, ...], str]:
+    """What a file may have for it, and that in words.  click itself makes numbers of texts and texts of numbers."""
+    if option.is_flag:
+        return (bool,), _KINDS[bool]
+    if isinstance(option.type, click.types.IntParamType):
+        return (int,), _KINDS[int]
+    if isinstance(option.type, click.types.FloatParamType):
+        return (int, float), _KINDS[float]
+    return (str,), _KINDS[str]
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "a date or a time")
 
 
 def _refuse_unknown(values: Mapping[str, Any], path: Path, context: click.Context) -> None:

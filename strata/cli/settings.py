@@ -34,7 +34,9 @@ A setting's value is the first of these that is given: its flag (`--max-running 
 (`STRATA_MAX_RUNNING=4`), its line in a TOML file (`max_running = 4`), the policy's, its default. The file is
 `--config FILE`, or `STRATA_CONFIG`, or `{FILE_NAME}` in the user's configuration folder. `strata doctor` shows each
 setting with its source. A variable for several values has them with spaces between (`STRATA_API_KEYS="one two"`);
-one whose name is nearly a setting's is refused. A program gives them to `open_runtime` by the names of the file.
+one whose name is nearly a setting's is refused. In the file several values are a list, and text alone stands in
+quotes. What could mean nothing refuses the start, such as a host that no client would name. A program gives the
+settings to `open_runtime` by the names of the file.
 """
 
 

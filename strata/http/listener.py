@@ -34,7 +34,7 @@ def listen(settings: ServeSettings, *, environ: Mapping[str, str] = os.environ) 
     if settings.host.startswith("unix:"):
         return [_listen_unix(settings.host.removeprefix("unix:"), settings)]
     if settings.host.startswith("fd://"):
-        return [_adopt(_descriptor(settings.host), settings)]
+        return [_adopt(int(settings.host.removeprefix("fd://")), settings)]
     return _listen_inet(settings)
 
 
@@ -55,13 +55,6 @@ def address_of(listener: socket.socket, *, scheme: str = "http") -> str:
         return f"unix:{os.fsdecode(name)}"
     host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
     return f"{scheme}://{host}:{name[1]}"
-
-
-def _descriptor(host: str) -> int:
-    text = host.removeprefix("fd://")
-    if not text.isdecimal():
-        raise StartError(f"{host} names no file descriptor")
-    return int(text)
 
 
 def _adopt(fd: int, settings: ServeSettings) -> socket.socket:

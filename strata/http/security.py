@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import re
 import socket
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from strata.addresses import host_of
 from strata.config import ServeSettings
 from strata.errors import ConfigError
 from strata.http.errors import Forbidden, Unauthorised, UnsupportedEncoding, UnsupportedMedia
+from strata.values import is_key
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY: Final = "*"
-_HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/?#@\[\]]+))(?::[0-9]*)?")
 
 
 class Access(IntEnum):
@@ -78,17 +78,17 @@ class Names:
     """By which Host a request may call this server, and from which origins a page may."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        allowed = {_host(name) for name in settings.allowed_hosts}
+        allowed: Iterable[str] = settings.allowed_hosts
         if not allowed and _trusted(settings.host):
-            allowed = {*LOOPBACK_NAMES, _host(settings.host)}
-        self._hosts = None if not allowed or ANY in allowed else frozenset(allowed)
+            allowed = {*LOOPBACK_NAMES, settings.host}
+        self._hosts = None if not allowed or ANY in allowed else frozenset(map(host_of, allowed))
         self._cors = settings.cors_origin
 
     def check_host(self, host: str | None) -> None:
         """Raises Forbidden.  No browser leaves the Host out, so none is no danger."""
         if self._hosts is None or not host:
             return
-        name = _host(host)
+        name = host_of(host)
         if name is None or name not in self._hosts:
             raise Forbidden("this server is not called by that Host; --allowed-host names those that it is")
 
@@ -123,11 +123,15 @@ def read_keys(path: Path) -> tuple[str, ...]:
         lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("api_key_file", f"{path} can't be read: {type(error).__name__}") from None
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    keys = {at: line for at, line in enumerate(lines, 1) if line and not line.startswith("#")}
+    for at, key in keys.items():
+        if not is_key(key):
+            # A key isn't shown, nor what was meant to be one.
+            raise ConfigError("api_key_file", f"{path}, line {at}: a key is printable ASCII without spaces")
     if not keys:
         # To take it for "no key needed" would open what was meant to be closed.
         raise ConfigError("api_key_file", f"{path} holds no key")
-    return keys
+    return tuple(keys.values())
 
 
 def check_public(settings: ServeSettings, listeners: Sequence[socket.socket] | None = None) -> None:
@@ -165,24 +169,6 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _host(text: str) -> str | None:
-    """Without port, brackets, the root's dot, and case.  None where it is no host with or without a port."""
-    name = text.strip().lower()
-    if _is_address(name):
-        return name
-    found = _HOST.fullmatch(name)
-    if found is None or not (found["name"] or _is_address(found["address"])):
-        return None
-    return found["address"] or found["name"].removesuffix(".")
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(ipaddress.IPv6Address(text))
     except ValueError:
         return False
 

@@ -95,10 +95,23 @@ def test_the_file_in_the_users_folder_is_read_where_none_is_named(
     ("line", "says"),
     [
         ("max_runing = 4", "is it max_running?"),
-        ("max_running = 'many'", "'many' is not a valid integer"),
-        ("max_running = true", "it is one number or text"),
-        ("max_running = [1, 2]", "it is one number or text"),
-        ("strict_fields = 'yes'", "it is true or false"),
+        ("max_running = 'many'", "has text for it, and a whole number is wanted"),
+        ("max_running = true", "has true or false for it, and a whole number is wanted"),
+        ("max_running = 4.7", "has a number for it, and a whole number is wanted"),
+        ("max_running = [1, 2]", "has a list for it, and a whole number is wanted"),
+        ("quantum_s = '2'", "has text for it, and a number is wanted"),
+        ("quantum_s = 2026-11-30", "has a date or a time for it, and a number is wanted"),
+        ("strict_fields = 'yes'", "has text for it, and true or false is wanted"),
+        ("host = 5", "has a whole number for it, and text is wanted"),
+        ("served_name = 5", "has a whole number for it, and text is wanted"),
+        ("engine_log = 5", "has a whole number for it, and text is wanted"),
+        ("api_keys = [1]", "has a whole number for it, and text is wanted"),
+        ("api_keys = 1", "has a whole number for it, and text is wanted"),
+        ("allowed_hosts = ['a.example', true]", "has true or false for it, and text is wanted"),
+        ("allowed_hosts = [['a.example']]", "has a list for it, and text is wanted"),
+        ("rates = 1", "has a whole number for it, and a list is wanted"),
+        ("rates = [1, 0.1, '0.1']", "has text for it, and a number is wanted"),
+        ("max_running = " + "9" * 5000, "is not TOML"),
         ("preempt = 'sometimes'", "'sometimes' is not one of"),
         ("[engine]\ncontext = 64", "without tables"),
         ("max_running", "is not TOML"),
@@ -110,6 +123,13 @@ def test_what_a_file_can_not_mean_is_refused_with_its_name(tmp_path: Path, line:
         CliRunner().invoke(cli, ["doctor", "--config", path], catch_exceptions=False)
     assert says in str(refused.value)
     assert path in str(refused.value)
+
+
+def test_keys_are_not_shown_where_one_is_none(tmp_path: Path) -> None:
+    path = written(tmp_path, "api_keys = ['first', 4711]\nadmin_key = 4712")
+    with pytest.raises(ConfigError) as refused:
+        CliRunner().invoke(cli, ["doctor", "--config", path], catch_exceptions=False)
+    assert not any(key in str(refused.value).replace(path, "") for key in ("first", "4711", "4712"))
 
 
 @pytest.mark.parametrize(("line", "code", "says"), [("port = 8001", 0, ""), ("prot = 8001", 2, "(is it port?)")])

@@ -78,6 +78,15 @@ def test_keys_come_from_a_file_too(tmp_path):
         keys.check(f"Bearer {key}", Access.USE)
 
 
+def test_what_can_be_no_key_refuses_the_start_by_its_line_and_is_not_shown(tmp_path):
+    """No client could send it: a remark behind a key would lock everybody out."""
+    file = tmp_path / "keys"
+    file.write_text("# ours\nfirst\nse-cr-et # of a friend\n")
+    with pytest.raises(ConfigError, match="line 3: a key is") as refused:
+        Keys.of(ServeSettings(api_key_file=file))
+    assert "cr-et" not in str(refused.value)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"# nothing\n", b"\xff\n"])
 def test_a_file_without_a_key_refuses_the_start(tmp_path, content):
     file = tmp_path / "keys"
@@ -116,11 +125,13 @@ def test_on_loopback_any_other_host_is_refused(host):
         Names(ServeSettings()).check_host(host)
 
 
-def test_a_name_that_is_none_lets_nobody_in():
-    """Neither itself nor, as if none were named, everybody."""
-    for host in ("localhost:evil", "other.example", "localhost"):
+def test_an_address_is_one_however_it_is_written():
+    names = Names(ServeSettings(allowed_hosts=["[0:0:0::1]:8000", "Chat.Example.org."]))
+    for host in ("[::1]", "[::1]:80", "::1", "[0:0::1]", "chat.example.org:443"):
+        names.check_host(host)
+    for host in ("[::2]", "localhost", "chat.example.org.evil.example"):
         with pytest.raises(Forbidden):
-            Names(ServeSettings(allowed_hosts="localhost:evil")).check_host(host)
+            names.check_host(host)
 
 
 @pytest.mark.parametrize(
