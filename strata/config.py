@@ -127,7 +127,9 @@ class SchedulerSettings:
     max_queued: int = _setting(256, whole(1), "requests that may wait; beyond: 429")
     max_queued_tokens: int = _setting(1_000_000, whole(1), "prompt tokens that may wait; beyond: 429")
     max_wait_s: float | None = _setting(
-        None, _optional(number(0, 86400, open_low=True)), "how long a request may wait in the queue; beyond: 503"
+        None,
+        _optional(number(0, 86400, open_low=True)),
+        "how long a request may wait in the queue, beyond: 503; unset: as long as it takes",
     )
     on_engine_death: OnEngineDeath = _setting(
         OnEngineDeath.FAIL,
@@ -267,17 +269,30 @@ class ServeSettings:
     drain_timeout_s: float = _setting(15.0, number(0, 86400), "what is started may go on this long at the end")
     strict_fields: bool = _setting(False, flag, "refuse fields that the API does not know")
     api_keys: tuple[str, ...] = _setting(
-        (), each(key), "keys, any of which opens the API", converter=several, repr=False
+        (),
+        each(key),
+        "keys, any of which opens the API; unset: none but those of api_key_file",
+        converter=several,
+        repr=False,
     )
-    api_key_file: Path | None = _setting(None, _optional(file), "a file with one key a line", converter=path_of)
-    admin_key: str | None = _setting(None, _optional(key), "opens /admin, which then takes no other", repr=False)
+    api_key_file: Path | None = _setting(
+        None, _optional(file), "a file with one key a line; unset: no file", converter=path_of
+    )
+    admin_key: str | None = _setting(
+        None,
+        _optional(key),
+        "opens /admin, which then takes no other; unset: what opens the API opens it too",
+        repr=False,
+    )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
         each(host_name),
-        "names by which it may be called, or *; none: loopback's own there, any elsewhere",
+        "names by which it may be called, or *; unset: loopback's own there, any elsewhere",
         converter=several,
     )
-    cors_origin: str | None = _setting(None, _optional(origin), "the web origin that may call it, or *")
+    cors_origin: str | None = _setting(
+        None, _optional(origin), "the web origin that may call it, or *; unset: none but its own"
+    )
     insecure: bool = _setting(False, flag, "listen on a public address without a key")
 
 

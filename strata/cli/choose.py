@@ -1,8 +1,13 @@
-"""Which model a command is about: the one that was named, or the default one."""
+"""What a command takes where nobody chose: which model it is about, and where a server's engine runs."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Final
+
+ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
+"""Of `strata serve`: where its death can't be the server's, if there is such."""
 
 
 def chosen_model(name: str | None) -> Path:

@@ -7,9 +7,9 @@ import platform
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from strata.cli.config_file import config_path, user_config_path
 from strata.cli.flags import named, settings_flags
 from strata.cli.ranges import FiniteRange
+from strata.cli.unset import computed, words
 from strata.config import (
     Device,
     EngineSettings,
@@ -30,6 +31,13 @@ from strata.config import (
 )
 from strata.errors import ModelError
 
+if TYPE_CHECKING:
+    from strata.gpu.found import Found
+    from strata.models.file import ModelFile
+
+UNSET: Final = (None, ())
+UNASKED: Final = (*UNSET, "auto")
+"""Values in whose place others are used."""
 NARROWEST: Final = 20
 """Columns: beside what takes more of the terminal than that leaves, nothing is wrapped."""
 
@@ -64,12 +72,16 @@ def doctor(
     **flags: object,
 ) -> int:
     """Looks at the machine, the model and the settings; exit code 1 if something needs mending."""
+    from strata.gpu.found import look
+
     settings = Settings.of(policy=policy, served_name=served_name, **named(dict(flags)))
+    card, opened = look(), _opened(model)
+    unasked = computed(settings, None if isinstance(opened, Finding) else opened, card)
     sections = {
         "machine": list(_machine()),
-        "arithmetic": [*_arithmetic(), *_card(settings.engine)],
-        "model": list(_model(model)),
-        f"settings (policy {settings.policy})": list(_settings(settings, context)),
+        "arithmetic": [*_arithmetic(), *_card(settings.engine, card)],
+        "model": [opened] if isinstance(opened, Finding) else list(_model(opened)),
+        f"settings (policy {settings.policy})": list(_settings(settings, unasked, context)),
         "bound on waiting": list(_bound(settings.scheduler, rates)),
     }
     for title, findings in sections.items():
@@ -137,11 +149,8 @@ def _arithmetic() -> Iterator[Finding]:
     yield Finding("cpu", "float32")
 
 
-def _card(settings: EngineSettings) -> Iterator[Finding]:
+def _card(settings: EngineSettings, found: Found) -> Iterator[Finding]:
     """What is missing for a card needs mending only where one is asked for."""
-    from strata.gpu.found import look
-
-    found = look()
     asked = settings.device is Device.CUDA
     if found.compiler:
         yield Finding("compiler", found.compiler)
@@ -156,21 +165,22 @@ def _card(settings: EngineSettings) -> Iterator[Finding]:
         yield Finding("cuBLAS", found.cublas or unusable, found.no_cublas if needed else None)
 
 
-def _model(name: str | None) -> Iterator[Finding]:
+def _opened(name: str | None) -> ModelFile | Finding:
+    """The model, or what is wrong with it."""
     from strata.models import open_model
     from strata.models.hub import find_model
     from strata.models.source import default_model_path
 
     if name is None and not default_model_path().exists():
-        yield Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")
-        return
+        return Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")
     try:
-        chosen = default_model_path() if name is None else find_model(name)
-        model = open_model(chosen)
+        return open_model(default_model_path() if name is None else find_model(name))
     except ModelError as problem:
-        yield Finding("model", name or str(default_model_path()), str(problem))
-        return
-    yield Finding("file", f"{chosen} ({model.size_bytes / 2**20:,.0f} MiB)")
+        return Finding("model", name or str(default_model_path()), str(problem))
+
+
+def _model(model: ModelFile) -> Iterator[Finding]:
+    yield Finding("file", f"{model.path} ({model.size_bytes / 2**20:,.0f} MiB)")
     config = model.config
     yield Finding(
         "model", f"{model.name}: {model.architecture}, {model.quantisation}, context {config.context:,} tokens"
@@ -180,19 +190,31 @@ def _model(name: str | None) -> Iterator[Finding]:
     )
 
 
-def _settings(settings: Settings, context: click.Context) -> Iterator[Finding]:
+def _settings(settings: Settings, unasked: Mapping[str, str], context: click.Context) -> Iterator[Finding]:
+    """`unasked`: by name, what is used where they are unset."""
     path = config_path(context)
     yield Finding("config file", f"{user_config_path()} (not there)" if path is None else str(path))
+    yield _setting(attrs.fields(Settings).served_name, settings, unasked, settings.policy, context)
     seen: set[str] = set()
     for part in (settings.serve, settings.scheduler, settings.engine, settings.hosting, settings.requests):
         for field in attrs.fields(type(part)):
-            value = getattr(part, field.name)
-            if field.name in seen:
-                continue
-            seen.add(field.name)
-            source = _source(field.name, settings.policy, context)
-            changed = f"  (default {_shown(field, field.default)}; {source})" if value != field.default else ""
-            yield Finding(field.name, f"{_shown(field, value)}{changed}")
+            if field.name not in seen:
+                seen.add(field.name)
+                yield _setting(field, part, unasked, settings.policy, context)
+
+
+def _setting(
+    field: attrs.Attribute[Any], part: object, unasked: Mapping[str, str], policy: str, context: click.Context
+) -> Finding:
+    value = getattr(part, field.name)
+    if value != field.default:
+        source = _source(field.name, policy, context)
+        return Finding(field.name, f"{_shown(field, value)}  (default {_shown(field, field.default)}; {source})")
+    if value not in UNASKED:
+        return Finding(field.name, _shown(field, value))
+    if field.name not in unasked:
+        return Finding(field.name, words(field) if value in UNSET else _shown(field, value))
+    return Finding(field.name, f"{unasked[field.name]}  ({_shown(field, value)})")
 
 
 def _source(name: str, policy: str, context: click.Context) -> str:
@@ -218,7 +240,7 @@ def _bound(settings: SchedulerSettings, rates: tuple[float, float, float] | None
 
 def _shown(field: attrs.Attribute[Any], value: Any) -> str:
     """The value as a person would write it; a secret only as being there."""
-    if value is None or value == ():
+    if value in UNSET:
         return "unset"
     if not field.repr:
         return "set"

@@ -19,7 +19,7 @@ import click
 import trio
 
 from strata.actors.kernel import lone
-from strata.cli.choose import chosen_model
+from strata.cli.choose import ENGINE_HOST, chosen_model
 from strata.cli.codes import ENGINE_DIED, SIGNALLED
 from strata.cli.flags import named, settings_flags
 from strata.cli.interrupts import ended_by_interrupts
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from strata.http.serving import Tls
     from strata.runtime import Runtime
 
-ENGINE_HOST: Final = "process" if sys.platform == "linux" else "thread"
-"""Where the engine runs unless a setting says otherwise: where its death can't be the server's, if there is such."""
 END_NOW_S: Final = 1.0
 
 

@@ -32,9 +32,12 @@ def total_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *(n for n in limits if n is not None)])
 
 
-def usable_processors(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """How many processors' time this process can have: those it may run on, less if its group has a smaller quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_processors(proc: Path = _PROC, cgroups: Path = _CGROUPS, *, of: int | None = None) -> int:
+    """How many processors' time this process can have: those it may run on, less if its group has a smaller quota.
+
+    `of`: on so many it might run.
+    """
+    allowed = of or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     quotas = [quota for group in _groups(proc, cgroups) for quota in _group_quota(group)]
     return max(1, min([allowed, *quotas]))
 

@@ -78,18 +78,14 @@ class Names:
     """By which Host a request may call this server, and from which origins a page may."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        allowed: Iterable[str] = settings.allowed_hosts
-        if not allowed and _trusted(settings.host):
-            allowed = {*LOOPBACK_NAMES, settings.host}
-        self._hosts = None if not allowed or ANY in allowed else frozenset(map(host_of, allowed))
+        self._hosts = names_of(settings)
         self._cors = settings.cors_origin
 
     def check_host(self, host: str | None) -> None:
         """Raises Forbidden.  No browser leaves the Host out, so none is no danger."""
         if self._hosts is None or not host:
             return
-        name = host_of(host)
-        if name is None or name not in self._hosts:
+        if host_of(host) not in self._hosts:
             raise Forbidden("this server is not called by that Host; --allowed-host names those that it is")
 
     def allows_origin(self, origin: str | None) -> str | None:
@@ -102,6 +98,15 @@ class Names:
         """No foreign page may send an administrator's POST: not even one that may chat.  Raises Forbidden."""
         if origin is not None and origin != f"{scheme}://{host}":
             raise Forbidden("a page from another origin may not do this")
+
+
+def names_of(settings: ServeSettings) -> frozenset[str] | None:
+    """The hosts that are let in, without ports; None: any."""
+    allowed: Iterable[str] = settings.allowed_hosts
+    if not allowed and _trusted(settings.host):
+        allowed = {*LOOPBACK_NAMES, settings.host}
+    # A socket's path or number is no host.
+    return None if not allowed or ANY in allowed else frozenset(filter(None, map(host_of, allowed)))
 
 
 def check_json(content_type: str | None) -> None:

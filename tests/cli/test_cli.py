@@ -18,9 +18,13 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli import cli, main
+from strata.cli.choose import ENGINE_HOST
 from strata.cli.codes import NOBODY_READS
+from strata.cli.settings import KINDS
 from strata.config import EngineSettings, HostSettings, RequestSettings, SchedulerSettings, ServeSettings
 from strata.cpu.choice import NUMPY, VARIABLE, runnable
+from strata.cpu.machine import usable_processors
+from strata.models import open_model
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +90,45 @@ def test_doctor_shows_the_model_and_what_a_flag_changes(
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert rows["preempt"].endswith("off  (default slice; from policy fifo)")
     assert rows["page_tokens"].endswith("32  (default 64; from the command line)")
-    assert rows["context"].endswith("unset")
     # As the table of settings, and a file of them, have it.
     assert rows["prefix_cache"].split()[1] == "true"
+
+
+def settings_in(said: str) -> dict[str, str]:
+    """What `strata doctor` shows of each setting."""
+    shown = said.partition("settings (")[2].partition("\nbound on waiting")[0].splitlines()[1:]
+    return {line.split()[0]: line[23:] for line in shown}
+
+
+def test_doctor_says_of_an_unset_setting_what_will_be_used(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path))
+    rows, names = settings_in(out), [field.name for kind in KINDS.values() for field in attrs.fields(kind)]
+    assert {*names, "served_name"} <= set(rows)
+    assert not [name for name, said in rows.items() if said == "unset"]
+    assert rows["engine_host"] == f"{ENGINE_HOST}  (unset)"
+    assert rows["threads"] == f"{usable_processors()}  (unset)"
+    assert rows["context"] == f"{open_model(tiny_model_path).config.context}, less if kv_mib holds less  (unset)"
+    assert rows["served_name"] == f"{open_model(tiny_model_path).name}  (unset)"
+    assert rows["allowed_hosts"] == "127.0.0.1 ::1 localhost  (unset)"
+    assert rows["kv_mib"].startswith("unset: a quarter of what is free")
+
+
+def test_what_will_be_used_follows_the_other_settings(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path
+) -> None:
+    asked = ("--host", "0.0.0.0", "--engine-host", "process", "--engine-cpus", "0", "--served-name", "mine")
+    _, out, _ = run(capsys, "doctor", "--model", str(tiny_model_path), *asked)
+    rows = settings_in(out)
+    assert rows["allowed_hosts"] == "any  (unset)"
+    assert rows["threads"] == "1  (unset)"
+    assert rows["served_name"] == "mine  (default unset; from the command line)"
+
+
+def test_doctor_says_what_is_used_where_there_is_no_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = run(capsys, "doctor", "--model", str(tmp_path / "none.gguf"))
+    assert settings_in(out)["context"] == "unset: what the model was trained for"
 
 
 def test_doctor_shows_how_long_anybody_can_be_made_to_wait(

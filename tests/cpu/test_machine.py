@@ -86,6 +86,7 @@ def test_processors_are_those_that_the_process_may_run_on(proc: Path, cgroups: P
 def test_a_quota_of_time_limits_processors_and_leaves_at_least_one(proc: Path, cgroups: Path, quota: int) -> None:
     put(cgroups / "cpu.max", f"{quota} 100000\n")
     assert usable_processors(proc, cgroups) == 1
+    assert usable_processors(proc, cgroups, of=64) == 1
 
 
 def test_a_quota_of_version_1_limits_processors(proc: Path, cgroups: Path) -> None:
@@ -100,3 +101,7 @@ def test_no_quota_of_version_1_limits_nothing(proc: Path, cgroups: Path) -> None
     put(cgroups / "cpu/job/cpu.cfs_quota_us", -1)
     put(cgroups / "cpu/job/cpu.cfs_period_us", 100000)
     assert usable_processors(proc, cgroups) == len(os.sched_getaffinity(0))
+
+
+def test_without_a_quota_all_that_it_might_run_on_are_usable(tmp_path: Path) -> None:
+    assert usable_processors(tmp_path, tmp_path, of=64) == 64
