@@ -180,13 +180,6 @@ class EngineSettings:
         whole(0, 7),
         "tokens beyond the next one that are computed with it where the text has said them before; 0: none",
     )
-    restart_limit: int = _setting(5, whole(0), "engines that may die within restart_window_s; one more ends the server")
-    restart_window_s: float = _setting(300.0, number(0, 86400, open_low=True), "the time that restart_limit counts in")
-    restart_backoff_s: float = _setting(
-        0.25,
-        number(0, 60),
-        "the pause after a second engine that dies young; doubled for each that follows, up to 8 s",
-    )
 
     def __attrs_post_init__(self) -> None:
         if self.activations != "f32" and self.device is not Device.CUDA:
@@ -197,7 +190,7 @@ class EngineSettings:
 
 @frozen(kw_only=True)
 class HostSettings:
-    """Where the engine runs, what its process may take, and when it counts as hung."""
+    """Where the engine runs, what its process may take, when it counts as hung, and how often another follows."""
 
     engine_host: str | None = _setting(
         None,
@@ -228,6 +221,13 @@ class HostSettings:
         30.0,
         number(0, 86400, open_low=True),
         "an engine that is silent for so long, and for 20 of its longest slices, counts as hung",
+    )
+    restart_limit: int = _setting(5, whole(0), "engines that may die within restart_window_s; one more ends the server")
+    restart_window_s: float = _setting(300.0, number(0, 86400, open_low=True), "the time that restart_limit counts in")
+    restart_backoff_s: float = _setting(
+        0.25,
+        number(0, 60),
+        "the pause after a second engine that dies young; doubled for each that follows, up to 8 s",
     )
 
     @property

@@ -401,7 +401,7 @@ async def _running(
 ) -> AsyncIterator[Runtime]:
     failure, metrics = Failure(), Metrics(settings.served_name or name_of_voice(voice))
     dispatcher = Dispatcher(settings.scheduler, metrics)
-    keeper = EngineKeeper(hosts, dispatcher, settings.engine, on_lost=failure.say, renewable=renewable)
+    keeper = EngineKeeper(hosts, dispatcher, settings.hosting, on_lost=failure.say, renewable=renewable)
     actors = Registry(on_ended=keeper.ended)
     async with open_supervisor(actors, parent=ROOT) as engines:
         ready, own = await _start(keeper, engines, voice)

@@ -16,7 +16,7 @@ import trio
 from strata.actors.dispatcher import Dispatcher, NoEngine, Replacing
 from strata.actors.engine import EngineActor
 from strata.actors.kernel import Actor, ActorInfo, ActorState, Supervisor
-from strata.config import EngineSettings
+from strata.config import HostSettings
 from strata.engine.host import Deliver, EngineHost
 from strata.errors import EngineUnavailable, frames_of
 from strata.messages import Ready, ToEngine
@@ -50,7 +50,7 @@ class EngineKeeper:
         self,
         hosts: Hosts,
         dispatcher: Dispatcher,
-        settings: EngineSettings,
+        settings: HostSettings,
         *,
         on_lost: Callable[[str], None],
         renewable: bool = True,

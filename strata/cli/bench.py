@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 REPEATS: Final = 5
 WIDTH: Final = 160
 """Characters in a line where there is no terminal."""
+ENGINES: Final = ("max_half_read", "arena_mib", "speculate")
+"""Settings of what is around a model: there is no engine where a model is driven by hand."""
+MEMORYS: Final = ("kv_mib", "page_tokens", "chunk_tokens")
+"""Of a sequence's memory: a single operation has no sequence."""
+RESTARTS: Final = ("restart_limit", "restart_window_s", "restart_backoff_s")
+DEATHS: Final = (*RESTARTS, "on_engine_death", "max_replays")
+"""A measurement ends with its engine."""
 
 
 @click.group(cls=Group)
@@ -33,11 +40,11 @@ def bench() -> None:
     """Measures a model on this machine, in this process: best on a machine that does nothing else."""
 
 
-def _measured(*kinds: type) -> Callable[[Command], Command]:
-    """The options that every one of them has."""
+def _measured(*kinds: type, without: Iterable[str]) -> Callable[[Command], Command]:
+    """The options that every one of them has, and the settings of these kinds."""
 
     def decorate(command: Command) -> Command:
-        command = setting_options(*kinds)(command)
+        command = setting_options(*kinds, without=without)(command)
         for option in (
             click.option("--plot", "plot_out", type=click.Path(path_type=Path), help="Draw it (needs matplotlib)."),
             click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write all figures here."),
@@ -62,7 +69,7 @@ def _policy(command: Command) -> Command:
 
 
 @bench.command()
-@_measured(EngineSettings)
+@_measured(EngineSettings, without=ENGINES)
 def throughput(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
     """Tokens a second: reading after 0, 1K, 2K and 4K tokens, decoding 1, 4 and 8 rows after 0 and 4K."""
     from strata.bench.throughput import throughput as measure
@@ -72,7 +79,7 @@ def throughput(model: str | None, repeats: int, json_out: Path | None, plot_out:
 
 
 @bench.command()
-@_measured(EngineSettings)
+@_measured(EngineSettings, without=ENGINES + MEMORYS)
 def operations(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
     """Each operation by itself, of 1 and 8 rows and of a slice: bytes and sums a second, and how much of the device's
     most that is."""
@@ -83,7 +90,7 @@ def operations(model: str | None, repeats: int, json_out: Path | None, plot_out:
 
 
 @bench.command()
-@_measured(EngineSettings, HostSettings)
+@_measured(EngineSettings, HostSettings, without=ENGINES + RESTARTS)
 def newer_step(model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any) -> None:
     """How soon a row is decoded that the engine is told of while it reads a long prompt."""
     import trio
@@ -96,7 +103,7 @@ def newer_step(model: str | None, repeats: int, json_out: Path | None, plot_out:
 
 @bench.command()
 @_policy
-@_measured(SchedulerSettings, EngineSettings, HostSettings)
+@_measured(SchedulerSettings, EngineSettings, HostSettings, without=DEATHS)
 def contention(
     policy: str, model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any
 ) -> None:
@@ -111,7 +118,7 @@ def contention(
 
 @bench.command()
 @_policy
-@_measured(SchedulerSettings, EngineSettings, HostSettings)
+@_measured(SchedulerSettings, EngineSettings, HostSettings, without=DEATHS)
 def overhead(
     policy: str, model: str | None, repeats: int, json_out: Path | None, plot_out: Path | None, **flags: Any
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -41,16 +41,18 @@ def settings_flags(*kinds: type) -> Callable[[Command], Command]:
     return decorate
 
 
-def setting_options(*kinds: type) -> Callable[[Command], Command]:
-    """Adds one flag for each field of these settings classes, as `settings_flags` has them."""
+def setting_options(*kinds: type, without: Iterable[str] = ()) -> Callable[[Command], Command]:
+    """Adds one flag for each field of these settings classes, as `settings_flags` has them.
+
+    `without`: the names of those that the command has no use for.
+    """
+    fields = {field.name: field for kind in reversed(kinds) for field in reversed(attrs.fields(kind))}
+    for name in without:
+        del fields[name]
 
     def decorate(command: Command) -> Command:
-        seen: set[str] = set()
-        fields = [field for kind in kinds for field in attrs.fields(kind)]
-        for field in reversed(fields):
-            if field.name not in seen:
-                seen.add(field.name)
-                command = _flag(field)(command)
+        for field in fields.values():
+            command = _flag(field)(command)
         return command
 
     return decorate

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     """With the slowdown of every request."""
 
 KINDS: Final = ("agents", "chat", "mixed")
+UNUSED: Final = ("on_engine_death", "max_replays", "swap_ratio", "arena_mib", "speculate")
+"""No engine dies in made-up time, nothing is moved to an arena, and no tokens are offered."""
 WIDTH: Final = 100
 """Of what is printed (columns), as far as figures and names let it."""
 WORTH_A_PROCESS: Final = 10_000
@@ -59,7 +61,7 @@ WORTH_A_PROCESS: Final = 10_000
     help="Time this model (GGUF) here, write --out, and run nothing.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The cost model that --calibrate writes.")
-@setting_options(SchedulerSettings, EngineSettings)
+@setting_options(SchedulerSettings, EngineSettings, without=UNUSED)
 def simulate(
     trace: Path | None,
     policies: tuple[str, ...],

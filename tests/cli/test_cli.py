@@ -55,6 +55,43 @@ def test_every_setting_is_a_flag_of_serve_and_of_doctor() -> None:
         assert names <= {parameter.name for parameter in command_of(command).params}
 
 
+def settings_of(*path: str) -> set[str]:
+    """Of the command that is called so: its flags that are settings."""
+    command = command_of(path[0])
+    for name in path[1:]:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    names = {field.name for kind in KINDS.values() for field in attrs.fields(kind)}
+    return names & {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize(
+    ("command", "used"),
+    [
+        ("operations", {"device", "activations", "products", "threads", "context"}),
+        (
+            "throughput",
+            {"device", "activations", "products", "threads", "context", "kv_mib", "page_tokens", "chunk_tokens"},
+        ),
+    ],
+)
+def test_a_measurement_of_a_model_alone_takes_the_settings_of_the_model_alone(command: str, used: set[str]) -> None:
+    assert settings_of("bench", command) == used
+
+
+@pytest.mark.parametrize("command", [("bench", "contention"), ("bench", "overhead"), ("simulate",), ("chat",)])
+def test_what_becomes_of_dead_engines_is_asked_only_where_another_takes_their_place(command: tuple[str, ...]) -> None:
+    deaths = {"restart_limit", "restart_window_s", "restart_backoff_s", "on_engine_death", "max_replays"}
+    assert deaths <= settings_of("serve")
+    assert settings_of(*command)
+    assert not deaths & settings_of(*command)
+
+
+def test_a_simulation_takes_no_setting_of_what_it_does_not_simulate() -> None:
+    assert not {"arena_mib", "swap_ratio", "speculate"} & settings_of("simulate")
+    assert {"quantum_s", "page_tokens", "max_half_read", "threads"} <= settings_of("simulate")
+
+
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
