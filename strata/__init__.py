@@ -8,8 +8,7 @@ async with strata.open_runtime("model.gguf") as runtime:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from strata.lazily import TYPE_CHECKING, lazily
 
 if TYPE_CHECKING:
     from strata.config import Settings
@@ -62,14 +61,5 @@ __all__ = [
     "open_runtime",
 ]
 
-# What takes long to import comes last.
-_HOMES = ("strata.errors", "strata.config", "strata.messages", "strata.runtime")
-
-
-def __getattr__(name: str) -> Any:
-    """Each is imported when it is first asked for: a command must be able to take Ctrl-C before anything large is."""
-    if name in __all__:
-        for home in map(import_module, _HOMES):
-            if hasattr(home, name):
-                return getattr(home, name)
-    raise AttributeError(f"module 'strata' has no attribute {name!r}")
+# A command must be able to take Ctrl-C before anything large is imported.
+__getattr__ = lazily(__name__, __all__, ("errors", "config", "messages", "runtime"))

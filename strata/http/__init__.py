@@ -1,7 +1,8 @@
 """The edge: bytes on sockets become requests, and answers become bytes.  Knows the runtime by its public face only."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from strata.lazily import lazily
 
 if TYPE_CHECKING:
     from strata.http.access import access_lines, to_logger
@@ -25,13 +26,5 @@ __all__ = [
     "to_logger",
 ]
 
-_HOMES: Final = ("access", "app", "arriving", "listener", "pump", "security", "serving")
-
-
-def __getattr__(name: str) -> Any:
-    """Each is imported when it is first asked for: a server opens its port, and starts its engine, before all else."""
-    if name in __all__:
-        for home in (import_module(f"strata.http.{home}") for home in _HOMES):
-            if hasattr(home, name):
-                return getattr(home, name)
-    raise AttributeError(f"module 'strata.http' has no attribute {name!r}")
+# A server opens its port, and starts its engine, before all else.
+__getattr__ = lazily(__name__, __all__, ("access", "app", "arriving", "listener", "pump", "security", "serving"))

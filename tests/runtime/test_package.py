@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import strata
+import strata.http
+import strata.models
 
 
 def test_the_heavy_rooms_are_imported_when_they_are_asked_for_and_not_before() -> None:
@@ -34,8 +37,9 @@ def test_a_server_has_its_port_and_its_engine_before_it_imports_what_serves() ->
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
-def test_every_name_that_is_promised_is_there() -> None:
-    for name in strata.__all__:
-        assert getattr(strata, name) is not None
-    with pytest.raises(AttributeError, match="no_such_name"):
-        strata.__getattr__("no_such_name")
+@pytest.mark.parametrize("package", [strata, strata.http, strata.models])
+def test_every_name_that_is_promised_is_there_and_no_other(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'no_such_name'"):
+        package.no_such_name  # noqa: B018  # asking is what is tested
