@@ -72,15 +72,14 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 class Steady(msgspec.Struct, frozen=True, gc=False):
     """While the work stays below this, `decide` says nothing new: nobody else has to be asked in between.
 
-    At least one slice or one step may always run.  Ends, whole prompts and arrivals count as events whatever this says.
+    Time is the last decision's to say: its `wake_at` is never later than what time would change meanwhile.  At least
+    one slice or step may always run.  Ends, whole prompts and arrivals count as events whatever this says.
     """
 
     steps: float = inf
     slices: float = inf
     paid_s: float = inf
     """Engine seconds of who pays from a purse, or earns for it (R2)."""
-    until: float = inf
-    """Monotonic seconds."""
     chunks: float = inf
     """Chunk ends that are nothing to decide about; the one after them is."""
     begins: bool = False
@@ -88,6 +87,7 @@ class Steady(msgspec.Struct, frozen=True, gc=False):
 
 
 FIRST: Final = Steady(slices=1, chunks=0)
+BEGINS: Final = Steady(begins=True)
 ANY: Final = Steady()
 KINDS: Final = (EITHER, READS, ANSWERS)
 ONE: Final = Steady(steps=1, slices=1, chunks=0)
@@ -98,22 +98,17 @@ NOTHING: Final = Decision()
 class SpanScheduler(Scheduler):
     """A scheduler that also takes spans.  Its rules are the scheduler's own: none of them is written here again."""
 
-    def steady(self, now: float, *, told: bool = False) -> Steady:
-        """How far the engine may go on by itself.  Ask after `decide`.
-
-        `told`: it will hear something at its next boundary, and does no more before that than what is under way.
-        """
+    def steady(self, now: float) -> Steady:
+        """How far the engine may go on by itself.  Ask after `decide`."""
         if not self._waiting:
             # Every rule is about somebody who waits.
             return ANY
         taken = self._steps.newest.n == self._steps.in_force.n
         settings = self._settings
         if self._reader_has_yet_to_begin() and settings.preempt is Preempt.SLICE and not settings.min_park_tokens:
-            return Steady(until=self._lending.changes_at(now), begins=True)
-        if told:
-            return ONE
+            return BEGINS
         if settings.preempt is Preempt.OFF and taken:
-            return Steady(until=self._lending.changes_at(now))
+            return ANY
         if settings.preempt is not Preempt.SLICE or settings.min_park_tokens:
             # These look at every position.
             return ONE
@@ -125,7 +120,6 @@ class SpanScheduler(Scheduler):
             steps=self._steady_steps(),
             slices=self._steady_slices(),
             paid_s=inf if payer is None else self._steady_purse(payer, view),
-            until=self._lending.changes_at(now),
             chunks=self._steady_chunks(),
         )
 
@@ -259,7 +253,6 @@ class SpanScheduler(Scheduler):
             steps=self._steady_steps(),
             slices=min(self._steady_need(record, view) for record in ends),
             paid_s=min(self._steady_purse(record, view) for record in ends),
-            until=self._lending.changes_at(now),
             chunks=0,
         )
 

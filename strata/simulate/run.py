@@ -138,8 +138,7 @@ class Desk:
 
     def _run_engine(self, until: float) -> None:
         engine, scheduler = self._engine, self._scheduler
-        steady = scheduler.steady(engine.now, told=engine.must_hear)
-        facts = engine.run(min(until, steady.until), steady)
+        facts = engine.run(until, scheduler.steady(engine.now))
         # What only time ended has changed nothing that somebody has to decide about.
         if self._hear(facts) or engine.ran_out:
             self._decide(engine.now)

@@ -11,7 +11,7 @@ from one_by_one import OneByOne
 
 from strata.config import SchedulerSettings
 from strata.messages import Seq, Step
-from strata.scheduling.spans import ANY, ChunksRead
+from strata.scheduling.spans import ANY, ChunksRead, Steady, Taken
 from strata.simulate import CostModel, Machine, Run, TraceRequest, generate, simulate
 from strata.simulate.engine import SimulatedEngine
 
@@ -74,6 +74,12 @@ rules = st.fixed_dictionaries(
         "max_parks": st.sampled_from([0, 0, 2]),
         "bypass_s": st.sampled_from([0.0, 0.5, 30.0]),
         "max_queued": st.sampled_from([3, 100]),
+        "quantum_s": st.sampled_from([0.0, 0.125, 0.5, 5.0]),
+        "turn_wait_s": st.sampled_from([0.0, 0.0625, 0.5, 4.0]),
+        "age_every_s": st.sampled_from([0.0625, 0.5, 30.0]),
+        "max_wait_s": st.sampled_from([None, None, 0.25, 1.0]),
+        "open_reads": st.sampled_from([1, 2, 4]),
+        "expect_new_tokens": st.sampled_from([1, 20, 256]),
     }
 )
 
@@ -138,6 +144,20 @@ def test_an_answer_and_a_parked_read_that_is_brought_to_its_chunks_end_pay_one_p
     trace = generate("agents", 12, seed=8, per_s=0.5)
     chosen = SchedulerSettings(max_running=1, chunk_tokens=512, pass_burst_s=0.5)
     same(trace, chosen, Machine(COST, pages=2000, page_tokens=64))
+
+
+def test_an_engine_that_will_hear_something_does_no_more_than_what_is_under_way() -> None:
+    """However far work alone may go on."""
+    engine = SimulatedEngine(COST, chunk_tokens=64, workspaces=2)
+    engine.open(Seq(1), 64 * 1000, 5)
+    engine.tell(Step(1, read=Seq(1)))
+    engine.wake(0.0)
+    engine.tell(Step(2))
+    under_way = engine.next_boundary
+    facts = engine.run(inf, Steady(slices=1000))
+    assert engine.now == under_way
+    assert [getattr(fact, "slices", fact) for fact in facts] == [1, Taken(2, under_way)]
+    assert engine.ran_out
 
 
 def test_the_same_trace_gives_the_same_run() -> None:
