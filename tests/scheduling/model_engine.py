@@ -8,11 +8,13 @@ desk hears it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal
 
 from attrs import define, field, frozen
 
 from strata.config import SchedulerSettings
+from strata.engine.drive import HELD_S, Heartbeats
 from strata.errors import SequenceFailed, StrataError
 from strata.messages import (
     Cancelled,
@@ -111,8 +113,14 @@ class Died(Exception):
 class ModelEngine:
     """Reads, decodes and answers as an engine must, one slice or step at each `advance`."""
 
-    def __init__(self, work: Work, *, pages: int, slots: int = 0, finishes_chunks: bool = False) -> None:
+    def __init__(
+        self, work: Work, *, pages: int, slots: int = 0, finishes_chunks: bool = False, held_s: float = 0.0
+    ) -> None:
         self.work = work
+        self.held_s = held_s
+        """How long heartbeats wait for what comes after them (seconds); 0: none waits."""
+        self._new: list[FromEngine] = []
+        self._heartbeats = Heartbeats(self._say, self._clock)
         self.finishes_chunks = finishes_chunks
         """Whether a half-done chunk is finished though `read_until` lies before it; engines may do either."""
         self.total_pages = pages
@@ -156,18 +164,37 @@ class ModelEngine:
             self.deaf -= 1
         else:
             self._listen()
-        if self._work():
-            return True
-        self.deaf = 0
-        self._listen()
-        return self._work()
+        busy = self._work()
+        if not busy:
+            self.deaf = 0
+            self._listen()
+            busy = self._work()
+        self._tell_what_is_new()
+        if not busy:
+            self._heartbeats.flush()
+        return busy
 
     def fail(self, seq: Seq) -> bool:
         if seq not in self.sequences:
             return False
         self._forget(seq)
-        self.facts.append(SeqFailed(seq, "overflow"))
+        self._new.append(SeqFailed(seq, "overflow"))
+        self._tell_what_is_new()
         return True
+
+    def _tell_what_is_new(self) -> None:
+        new, self._new = self._new, []
+        if new:
+            self._heartbeats.add(new)
+        if not self.held_s:
+            self._heartbeats.flush()
+
+    def _say(self, facts: Iterable[FromEngine]) -> None:
+        self.facts += facts
+
+    def _clock(self) -> float:
+        """By which what waits for `held_s` waits for `HELD_S`."""
+        return self.now * HELD_S / (self.held_s or HELD_S)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -276,9 +303,9 @@ class ModelEngine:
             self._holds[after] = self._holds[before]
             self._let_go(move.seq, before)
         if isinstance(move, SwapOut):
-            self.facts.append(SwappedOut(move.seq, move.pages, move.slots, seconds))
+            self._new.append(SwappedOut(move.seq, move.pages, move.slots, seconds))
         else:
-            self.facts.append(SwappedIn(move.seq, move.slots, move.pages, seconds))
+            self._new.append(SwappedIn(move.seq, move.slots, move.pages, seconds))
 
     def _unfinished(self) -> Sequence | None:
         """Whose half-done chunk must be finished first, for the workspace that the next step's reader needs."""
@@ -304,7 +331,7 @@ class ModelEngine:
         self.step, self._next = step, None
         if step.read is not None:
             self._last_reader = step.read
-        self.facts.append(Took(step.n))
+        self._new.append(Took(step.n))
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
@@ -361,7 +388,7 @@ class ModelEngine:
             return True
         if not sequence.wanted:
             sequence.wanted = True
-            self.facts.append(Wants(sequence.seq))
+            self._new.append(Wants(sequence.seq))
         return False
 
     def _spend(self, seconds: float) -> None:
@@ -384,13 +411,13 @@ class ModelEngine:
         sequence.ran += 1
         if sequence.done < self.work.slices:
             chunk = sequence.position // self.work.chunk_tokens
-            self.facts.append(Progress(sequence.seq, chunk, sequence.done, self.work.slices, seconds))
+            self._new.append(Progress(sequence.seq, chunk, sequence.done, self.work.slices, seconds))
             return seconds
         self._fill(sequence, end)
         sequence.position, sequence.done = end, 0
-        self.facts.append(ChunkRead(sequence.seq, end, seconds))
+        self._new.append(ChunkRead(sequence.seq, end, seconds))
         if not sequence.unread and not sequence.written:
-            self.facts.append(Decoded(self.step.n, (self._row(sequence),), 0.0))
+            self._new.append(Decoded(self.step.n, (self._row(sequence),), 0.0))
         return seconds
 
     def _fill(self, sequence: Sequence, end: int) -> None:
@@ -412,7 +439,7 @@ class ModelEngine:
             sequence.ran += 1
             sequence.again = max(0, sequence.again - 1)
         rows = tuple(self._row(s) for s in answers if s not in again)
-        self.facts.append(Decoded(self.step.n, rows, seconds, tuple(s.seq for s in again)))
+        self._new.append(Decoded(self.step.n, rows, seconds, tuple(s.seq for s in again)))
 
     def _earned(self, step_s: float) -> float:
         """What a decode step lets reading take beside it (R4); nothing, where there was none since the last slice."""
@@ -459,15 +486,19 @@ class Desk:
         pages: int = 1000,
         slots: int = 0,
         finishes_chunks: bool = False,
+        held_s: float = 0.0,
+        at_once: bool = False,
     ) -> None:
         self.settings = settings
+        self.at_once = at_once
+        """Whether it decides once about all that it finds said, as the dispatcher does, or after each fact."""
         self.work = work or Work(chunk_tokens=settings.chunk_tokens)
         self.pages = pages
         self.slots = slots
         self.scheduler = Scheduler(
             settings, pages=pages, page_tokens=self.work.page_tokens, workspaces=self.work.workspaces, slots=slots
         )
-        self.engine = ModelEngine(self.work, pages=pages, slots=slots, finishes_chunks=finishes_chunks)
+        self.engine = ModelEngine(self.work, pages=pages, slots=slots, finishes_chunks=finishes_chunks, held_s=held_s)
         self.asked: dict[Seq, Asked] = {}
         self.live: dict[Seq, Asked] = {}
         """Those of them that have not ended."""
@@ -541,7 +572,8 @@ class Desk:
         dead = self.engine
         self.scheduler.died(error, self.now, step=dead.step.n, blamed=blamed)
         self.pages = pages or self.pages
-        self.engine = ModelEngine(self.work, pages=self.pages, slots=self.slots, finishes_chunks=dead.finishes_chunks)
+        same = {"finishes_chunks": dead.finishes_chunks, "held_s": dead.held_s}
+        self.engine = ModelEngine(self.work, pages=self.pages, slots=self.slots, **same)
         self.engine.now, self.engine.answers, self.engine.poison = dead.now, dead.answers, dead.poison
         self.engine.ran = dead.ran
         sizes = {"pages": self.pages, "page_tokens": self.work.page_tokens, "workspaces": self.work.workspaces}
@@ -566,11 +598,12 @@ class Desk:
         return decision
 
     def hear(self, facts: int | None = None) -> None:
-        """Give the scheduler so many facts (None: all there are), and let it decide after each."""
-        while self.engine.facts and facts != 0:
+        """Give the scheduler so many facts (None: all there are), and let it decide after each, or about all."""
+        heard = len(self.engine.facts) if facts is None else min(facts, len(self.engine.facts))
+        for last in range(heard - 1, -1, -1):
             self._deliver(self.engine.facts.popleft())
-            self.decide()
-            facts = None if facts is None else facts - 1
+            if not self.at_once or not last:
+                self.decide()
 
     def run(self, boundaries: int | None = None, *, until: Seq | None = None) -> None:
         """Let both go on, each hearing the other at once: for so many boundaries, until one ends, or until all did."""

@@ -15,6 +15,7 @@ from model_engine import Work
 from test_walk import WatchedDesk
 
 from strata.config import SchedulerSettings
+from strata.engine.drive import HELD_S
 from strata.errors import EngineUnavailable, Overloaded
 
 STEPS = int(os.environ.get("STRATA_WALK_STEPS", "20000"))
@@ -45,13 +46,15 @@ def crowded(draw: random.Random) -> WatchedDesk:
         max_replays=draw.choice([0, 1, 3]),
         max_wait_s=draw.choice([None, None, 5.0]),
     )
-    work = Work(slices=draw.choice([1, 2, 4]), workspaces=draw.choice([1, 2]))
+    work = Work(slices=draw.choice([1, 2, 4, 16]), workspaces=draw.choice([1, 2]))
     return WatchedDesk(
         chosen,
         work,
         pages=draw.choice([26, 26, 30, 40, 60]),
         slots=draw.choice([0, 1, 2, 5, 15, 30, 60]),
         finishes_chunks=draw.random() < 0.5,
+        held_s=draw.choice([0.0, HELD_S, 10 * HELD_S]),
+        at_once=draw.random() < 0.5,
     )
 
 

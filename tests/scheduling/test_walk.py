@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model_engine import Desk, Work
 
 from strata.config import SchedulerSettings
+from strata.engine.drive import HELD_S
 from strata.errors import EngineUnavailable, Overloaded, StrataError, WaitedTooLong
 from strata.messages import (
     ChunkRead,
@@ -41,9 +42,9 @@ class WatchedDesk(Desk):
     """A desk that holds every decision against the rules, by what was asked and heard alone."""
 
     def __init__(
-        self, settings: SchedulerSettings, work: Work, *, pages: int, slots: int, finishes_chunks: bool
+        self, settings: SchedulerSettings, work: Work, *, pages: int, slots: int, finishes_chunks: bool, **said: Any
     ) -> None:
-        super().__init__(settings, work, pages=pages, slots=slots, finishes_chunks=finishes_chunks)
+        super().__init__(settings, work, pages=pages, slots=slots, finishes_chunks=finishes_chunks, **said)
         self.held: dict[Seq, int] = {}
         """Pages that it was given."""
         self.on_their_way: dict[Seq, int] = {}
@@ -377,11 +378,13 @@ class Walk(RuleBasedStateMachine):
                 "max_replays": st.sampled_from([0, 1, 3]),
             }
         ),
-        slices=st.sampled_from([1, 2, 4]),
+        slices=st.sampled_from([1, 2, 4, 16]),
         workspaces=st.sampled_from([1, 2]),
         pages=st.sampled_from([26, 60, 400]),
         slots=st.sampled_from([0, 1, 5, 30]),
         finishes=st.booleans(),
+        held_s=st.sampled_from([0.0, HELD_S, 10 * HELD_S]),
+        at_once=st.booleans(),
         first=st.lists(wishes, min_size=1, max_size=4),
     )
     def begin(
@@ -392,11 +395,14 @@ class Walk(RuleBasedStateMachine):
         pages: int,
         slots: int,
         finishes: bool,
+        held_s: float,
+        at_once: bool,
         first: list[Wish],
     ) -> None:
         chosen = SchedulerSettings(chunk_tokens=64, max_queued=10, **rules)
         work = Work(slices=slices, workspaces=workspaces)
-        self.desk = WatchedDesk(chosen, work, pages=pages, slots=slots, finishes_chunks=finishes)
+        said = {"held_s": held_s, "at_once": at_once}
+        self.desk = WatchedDesk(chosen, work, pages=pages, slots=slots, finishes_chunks=finishes, **said)
         self.withdrawn: list[Seq] = []
         self.deaths: Counter[Seq] = Counter()
         """Of engines in which it had state."""
