@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import trio
-from attrs import frozen
+from attrs import define, frozen
 
 from strata.actors.kernel import Mailbox
 from strata.engine.step import Credit, Steps, allowed
@@ -67,6 +67,7 @@ class _Vanished(Exception):
     """The engine says nothing more."""
 
 
+@define(eq=False, kw_only=True, repr=False, slots=False)
 class ScriptedEngine:
     """An engine host for tests; give it to `open_runtime(host=...)`.
 
@@ -76,58 +77,43 @@ class ScriptedEngine:
 
     ends_at_once = True
 
-    def __init__(
-        self,
-        *,
-        script: Script | None = None,
-        faults: Iterable[Fault | RowFault] = (),
-        pages: int = 64,
-        page_tokens: int = 64,
-        context: int | None = None,
-        chunk_tokens: int = 512,
-        workspaces: int = 2,
-        slices_per_chunk: int = 8,
-        slice_s: float = 0.01,
-        step_s: float = 0.01,
-        row_s: float = 0.0,
-        slots: int = 0,
-        page_bytes: int = 0,
-        page_s: float = 0.001,
-        start_s: float = 0.0,
-        incarnation: int = 1,
-        strict: bool = True,
-    ) -> None:
-        """`context`: tokens, None: what the pages hold.  `slices_per_chunk`: of a whole one.  `row_s`: what each row
-        adds to a step.  `slots`: of the arena, and `page_s` for each page that is moved.  `page_bytes`: what it says of
-        a page's size.  `start_s`: how long it takes to be ready.  `strict`: False ignores what names a sequence that
-        was never opened, as a real engine does."""
+    _script: Script | None = None
+    _faults: Iterable[Fault | RowFault] = ()
+    _pages: int = 64
+    _page_tokens: int = 64
+    _context: int | None = None
+    """Tokens; None: what the pages hold."""
+    _chunk_tokens: int = 512
+    _workspaces: int = 2
+    _slices_per_chunk: int = 8
+    """Of a whole one."""
+    slice_s: float = 0.01
+    step_s: float = 0.01
+    row_s: float = 0.0
+    """What each row adds to a step."""
+    _slots: int = 0
+    """Of the arena."""
+    _page_bytes: int = 0
+    """What it says of a page's size."""
+    page_s: float = 0.001
+    """For each page that is moved."""
+    _start_s: float = 0.0
+    """How long it takes to be ready."""
+    _incarnation: int = 1
+    _strict: bool = True
+    """False ignores what names a sequence that was never opened, as a real engine does."""
+
+    def __attrs_post_init__(self) -> None:
         self.tokenizer = ByteTokenizer()
         self.template = PlainTemplate()
-        self.slice_s = slice_s
-        self.step_s = step_s
-        self.row_s = row_s
-        self.page_s = page_s
         self.log: list[Ran] = []
         self.told: list[ToEngine] = []
-        self._ready = Ready(
-            incarnation=incarnation,
-            protocol=PROTOCOL,
-            pages=pages,
-            page_tokens=page_tokens,
-            context=context or pages * page_tokens,
-            workspaces=workspaces,
-            chunk_tokens=chunk_tokens,
-            device="scripted",
-            slots=slots,
-            page_bytes=page_bytes,
-        )
-        self._script = script or Script()
-        self._slices_per_chunk = slices_per_chunk
-        self._start_s = start_s
+        self._answer = (self._script or Script()).answer
         self._inbox: Mailbox[ToEngine | Fault | RowFault] = Mailbox()
-        self._faults: list[Fault] = []
+        self._expected: list[Fault] = []
         self._row_faults: dict[tuple[int, int], RowFault] = {}
-        self._sequences = Sequences(self._ready, strict=strict)
+        self._ready = self._what_it_is()
+        self._sequences = Sequences(self._ready, strict=self._strict)
         self._steps = Steps()
         self._credit = Credit()
         self._shared = False
@@ -136,8 +122,22 @@ class ScriptedEngine:
         """Those with a half-done chunk; whose slice ran last is the last."""
         self._stopped = False
         self._counts = Counter[str]()
-        for fault in faults:
+        for fault in self._faults:
             self._expect(fault)
+
+    def _what_it_is(self) -> Ready:
+        return Ready(
+            incarnation=self._incarnation,
+            protocol=PROTOCOL,
+            pages=self._pages,
+            page_tokens=self._page_tokens,
+            context=self._context or self._pages * self._page_tokens,
+            workspaces=self._workspaces,
+            chunk_tokens=self._chunk_tokens,
+            device="scripted",
+            slots=self._slots,
+            page_bytes=self._page_bytes,
+        )
 
     def __repr__(self) -> str:
         return f"<ScriptedEngine {self._sequences}, {len(self.log)} slices and steps run>"
@@ -233,7 +233,7 @@ class ScriptedEngine:
             case Step():
                 self._take_step(message)
             case Open():
-                self._sequences.open(message, self._script.answer(message))
+                self._sequences.open(message, self._answer(message))
             case Grant():
                 self._sequences.grant(message)
             case SwapOut() | SwapIn():
@@ -398,13 +398,13 @@ class ScriptedEngine:
         if isinstance(fault, RowFault):
             self._row_faults[fault.seq, fault.index] = fault
         else:
-            self._faults.append(fault)
+            self._expected.append(fault)
 
     def _due(self, work: ScriptedSequence | Move | list[ScriptedSequence]) -> Fault | None:
         """What goes wrong in the place of this slice or step."""
         nth_slice = self._counts["slice"] + 1 if isinstance(work, ScriptedSequence) else None
         nth_step = self._counts["step"] + 1 if isinstance(work, list) and work else None
-        return next((fault for fault in self._faults if fault.is_due(nth_slice, nth_step)), None)
+        return next((fault for fault in self._expected if fault.is_due(nth_slice, nth_step)), None)
 
     async def _suffer(self, fault: Fault) -> None:
         await trio.lowlevel.checkpoint()
