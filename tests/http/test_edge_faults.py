@@ -366,3 +366,29 @@ async def beside_tls_or_plain(tls: bool) -> AsyncIterator[Running]:
         yield server
         client = await H2Client.over(await server.connect_tls("h2", "http/1.1"))
         assert await client.answer(b"/hello") == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ([(b":method", b"GET")], b""),
+        ([*H2Client.head(b"/hello"), (b"X-Upper", b"1")], b""),
+        ([*H2Client.head(b"/hello"), (b"connection", b"close")], b""),
+        ([*H2Client.head(b"/echo", b"POST"), (b"content-length", b"5")], b"four"),
+    ],
+)
+async def test_a_malformed_request_over_http2_ends_its_connection_and_says_why(head: Any, body: bytes) -> None:
+    """RFC 9113, 5.4.1 lets a server take a stream's error for the connection's, as the library does; others go on."""
+    async with beside_a_stream(allow_h2c=True) as server:
+        client = await H2Client.over(await server.connect())
+        await client.request(b"/wait")
+        await server.told.wait("wait began")
+        stream_id = client.h2.get_next_available_stream_id()
+        client.h2.send_headers(stream_id, head, end_stream=not body)
+        if body:
+            client.h2.send_data(stream_id, body, end_stream=True)
+        await client.flush()
+        while await client.read():
+            pass
+        assert client.goodbye == ErrorCodes.PROTOCOL_ERROR
+        await server.told.wait("wait cancelled")
