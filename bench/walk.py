@@ -26,12 +26,15 @@ from record import HERE, machine
 sys.path.insert(0, str(HERE.parent / "tests" / "scheduling"))
 
 from test_long_walk import walk
-from test_walk import WatchedDesk
+from watched_desk import WatchedDesk
 
 KEEP_EVERY_S = 20.0
 WALKED = (
     "strata/scheduling",
-    *(f"tests/scheduling/{name}.py" for name in ("model_engine", "test_walk", "test_long_walk")),
+    *(
+        f"tests/scheduling/{name}.py"
+        for name in ("model_engine", "desk", "watched_desk", "test_walk", "test_long_walk")
+    ),
 )
 HELD = (
     "each page has one owner, or is shared and read only; what is held, free, cached and reserved adds up",

@@ -7,6 +7,7 @@ from itertools import count
 from operator import invert
 from typing import Any
 
+import attrs
 from toy_model import ToyModel
 
 from strata.config import EngineSettings
@@ -37,6 +38,11 @@ from strata.models.architecture import Model
 
 CHUNK, PAGE, PAGES, CONTEXT, SLOTS = 64, 16, 96, 1024, 24
 GREEDY = Sampling(temperature=0.0, ignore_eos=True, max_tokens=8)
+
+
+def always(token: int, **named: object) -> Sampling:
+    """Chooses this token, whatever the model thinks."""
+    return attrs.evolve(GREEDY, logit_bias=((token, 10_000.0),), **named)
 
 
 def prompt(seq: int, length: int) -> tuple[int, ...]:

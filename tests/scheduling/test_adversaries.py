@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from attrs import frozen
-from model_engine import Desk, Work
+from desk import Desk
+from model_engine import Work
 
 from strata.config import SchedulerSettings
 from strata.messages import Seq

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve, frozen
+from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_engine import Desk, Work
+from model_engine import Work
 
 from strata.config import SchedulerSettings
 from strata.messages import Seq

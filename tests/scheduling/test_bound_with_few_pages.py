@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
+from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_engine import Desk
 from test_bound import RATES, TINY, WORK, Client, Loop, clients, rules, without_a_purse
 
 from strata.config import SchedulerSettings

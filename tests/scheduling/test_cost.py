@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from model_engine import Desk, Work
+from desk import Desk
+from model_engine import Work
 
 from strata.config import SchedulerSettings
 from strata.messages import Completed, Progress, Seq

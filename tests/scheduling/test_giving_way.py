@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from model_engine import Desk, Work
+from desk import Desk
+from model_engine import Work
 
 from strata.config import SchedulerSettings
 from strata.messages import Cancelled, Completed, Seq

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from model_engine import Desk
+from desk import Desk
 
 from strata.config import SchedulerSettings
 from strata.errors import EngineUnavailable, IllegalTransition, SequenceFailed

@@ -12,7 +12,7 @@ import random
 from contextlib import suppress
 
 from model_engine import Work
-from test_walk import WatchedDesk
+from watched_desk import WatchedDesk
 
 from strata.config import SchedulerSettings
 from strata.engine.drive import HELD_S

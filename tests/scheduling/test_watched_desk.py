@@ -6,7 +6,7 @@ A room of its own, because the walk draws them only once in thousands of example
 from __future__ import annotations
 
 from model_engine import Work
-from test_walk import WatchedDesk
+from watched_desk import WatchedDesk
 
 from strata.config import SchedulerSettings
 
