@@ -169,6 +169,13 @@ def _headers(error: BaseException) -> tuple[tuple[str, str], ...]:
             return ()
 
 
+FRAMEWORK_SAYS: Final = {
+    404: "nothing is served at this path; openapi.json names all that is",
+    405: "this path takes other methods; the header Allow names them",
+}
+"""In the place of its own words, which are for who types addresses."""
+
+
 def _of_framework(error: HTTPException) -> Refusal:
     """Quart's own 404, 405, 408, 413: same shape, its headers (`Allow`) kept."""
     status = error.code or 500
@@ -179,4 +186,5 @@ def _of_framework(error: HTTPException) -> Refusal:
         return refusal(as_internal(original or error))
     kind = STATUS_TYPES.get(status, "invalid_request_error")
     kept = tuple((k, v) for k, v in error.get_headers() if k.lower() not in ("content-type", "content-length"))
-    return Refusal(status, ErrorAnswer(ErrorBody(error.description or error.name, kind, None, None)), kept)
+    said = FRAMEWORK_SAYS.get(status) or error.description or error.name
+    return Refusal(status, ErrorAnswer(ErrorBody(said, kind, None, None)), kept)
