@@ -367,11 +367,16 @@ class SpeakingThread(ThreadHost):
     template = PlainTemplate()
 
 
+REAL_S = 0.05
+"""For so long nothing must happen before time jumps: a thread that works is nothing that the clock knows of."""
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_runtime_whose_engine_hangs_is_left_all_the_same(
     cancelled: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B42: it waits as long as it said it would, also when everything around it is cancelled."""
+    autojump_clock.autojump_threshold = REAL_S
     model = Hanging()
     chosen = EngineSettings(chunk_tokens=CHUNK, page_tokens=16)
     host = SpeakingThread(lambda: Engine(model, chosen, Budget(pages=96, page_tokens=16, context=1024, rows=8)))
@@ -396,6 +401,7 @@ async def test_an_engine_that_hangs_on_its_thread_ends_the_runtime(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B34: it can't be killed, and no other is started beside it; all are told, and why."""
+    autojump_clock.autojump_threshold = REAL_S
     model, made = Hanging(), list[int]()
     chosen = EngineSettings(chunk_tokens=CHUNK, page_tokens=16)
 
