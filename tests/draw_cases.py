@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strata.engine.drawing import WHOLE, random_bits, scale_of
+from strata.engine.drawing import WHOLE, random_bits, scale_of, weights_of
 from strata.models.ops import ALL, Draw
 
 EVERYTHING = Draw(scale=scale_of(1.0), keep=0, nucleus=ALL, least=0, seed=0)
@@ -35,6 +35,16 @@ EDGES = (
     ([0.0, 0.0, -1000.0], {"seed": HIGH}, 1),
 )
 """Logits, what is special in the draw, and the token at position 0."""
+
+
+def weighed() -> tuple[np.ndarray, list[Draw], list[int]]:
+    """Rows whose tokens at position 0 tell the weight of their first logit to the last bit: it just weighs enough to be
+    drawn, and then, one more being asked, it doesn't."""
+    first = -np.random.default_rng(1).uniform(0, 2, 400).astype(np.float32)
+    rows = np.stack([first, np.zeros_like(first)], axis=1).repeat(2, axis=0)
+    scale = scale_of(0.7)
+    enough = [int(weights_of(row, scale)[0]) + more for row, more in zip(rows, (0, 1) * len(first), strict=True)]
+    return rows, [Draw(scale, 0, ALL, least, LOW) for least in enough], [0, 1] * len(first)
 
 
 def edges() -> list[tuple[np.ndarray, Draw, int]]:

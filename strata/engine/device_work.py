@@ -11,13 +11,32 @@ import logging
 from typing import Final
 
 import numpy as np
+from attrs import frozen
 
 from strata.engine.holdings import Workspaces
+from strata.engine.sampling import draw_of
 from strata.engine.sequence import HalfChunk, Sequence
 from strata.errors import DeviceFault
+from strata.messages import Sampling
 from strata.models.architecture import Answer, DecodeRow, Model
 
 _log: Final = logging.getLogger(__name__)
+
+
+@frozen
+class _Nobody:
+    """A sequence of no request, in the first page: who gets that page writes over what is there."""
+
+    pages: tuple[int, ...] = (0,)
+
+
+def rehearse(model: Model, workspaces: Workspaces) -> None:
+    """Reads a token and decodes one, before anything is opened.  Raises what the model does."""
+    workspace, nobody, likeliest = workspaces.take(), _Nobody(), draw_of(Sampling(temperature=0.0))
+    for _ in model.read(nobody, 0, np.zeros(1, np.int64), workspace):
+        pass
+    model.decode([DecodeRow(nobody, token=0, position=1, draw=likeliest)])
+    workspaces.give_back(workspace)
 
 
 def begin_chunk(model: Model, workspaces: Workspaces, sequence: Sequence) -> HalfChunk:

@@ -14,7 +14,7 @@ from typing import Final
 
 from strata.config import EngineSettings
 from strata.engine.budget import Budget
-from strata.engine.device_work import begin_chunk, drop_chunk
+from strata.engine.device_work import begin_chunk, drop_chunk, rehearse
 from strata.engine.fingerprint import digests, engine_parts
 from strata.engine.holdings import Pages, Usage, Workspaces
 from strata.engine.moves import Moves
@@ -109,6 +109,10 @@ class Engine:
             slots=self._budget.slots,
             page_bytes=self._model.bytes_per_page(self._budget.page_tokens),
         )
+
+    def rehearse(self) -> None:
+        """For a device that does a thing slowly the first time, to be called before anything is opened."""
+        rehearse(self._model, self._workspaces)
 
     def handle(self, message: ToEngine) -> None:
         """Takes a message.  One to a sequence that has ended, or that was never opened, does nothing."""

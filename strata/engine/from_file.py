@@ -53,7 +53,11 @@ def _make_engine(file: ModelFile, settings: Settings, open_trace: Callable[[], T
             free_bytes=free_bytes(ops, settings.engine),
             host_bytes=_host_bytes(settings.engine),
         )
-        return Engine(model, settings.engine, budget, trace=open_trace())
+        engine = Engine(model, settings.engine, budget, trace=open_trace())
+        if settings.engine.device is Device.CUDA:
+            # Its kernels are compiled and loaded as they are first needed: now, and not in somebody's request.
+            engine.rehearse()
+        return engine
     except BaseException:
         # Its threads outlive it otherwise.
         model.close()

@@ -6,15 +6,20 @@ Knows where the `.cu` files lie and where what was made of them is kept; no driv
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import platformdirs
 
-from strata.errors import ConfigError
 from strata.gpu.nvrtc import Nvrtc
+
+_log: Final = logging.getLogger(__name__)
 
 _BESIDE: Final = Path(__file__).parent / "cuda"
 _IN_THE_TREE: Final = Path(__file__).parents[2] / "cuda"
@@ -46,22 +51,31 @@ class Cubins:
     def major(self) -> int:
         return self._nvrtc.version[0]
 
-    def __call__(self, file: str, arch: str, definitions: Mapping[str, str]) -> Path:
+    def __call__(self, file: str, arch: str, definitions: Mapping[str, str], *, anew: bool = False) -> Path:
+        """Raises DeviceMissing where the compiler doesn't know the card, DeviceFault where it complains."""
         source = (self._texts / file).read_text()
         options = [f"-D{name}={value}" for name, value in sorted(definitions.items())]
         parts = [source, *self._headers, *self._headers.values(), repr(self._nvrtc.version), arch, *options]
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-        path = self._folder / f"{Path(file).stem}-{arch}-{key}.cubin"
-        if not path.exists():
-            cubin, _log = self._nvrtc.compile(source, file, arch, headers=self._headers, options=options)
-            self._keep(path, cubin)
-        return path
+        name = f"{Path(file).stem}-{arch}-{key}.cubin"
+        if anew or not (self._folder / name).exists():
+            cubin, _ = self._nvrtc.compile(source, file, arch, headers=self._headers, options=options)
+            self._keep(name, cubin)
+        return self._folder / name
 
-    def _keep(self, path: Path, cubin: bytes) -> None:
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    def _keep(self, name: str, cubin: bytes) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(cubin)
-            part.replace(path)
+            _write(self._folder / name, cubin)
         except OSError as error:
-            raise ConfigError("device", f"{path} can't be written ({error.strerror or error})") from error
+            why = error.strerror or error
+            _log.warning("strata: %s can't be written (%s): kernels are compiled at each start", self._folder, why)
+            self._folder = Path(tempfile.mkdtemp(prefix="strata-cubins-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            _write(self._folder / name, cubin)
+
+
+def _write(path: Path, cubin: bytes) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(cubin)
+    part.replace(path)

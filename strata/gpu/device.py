@@ -8,6 +8,7 @@ Knows no weight and no page.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ _OLDEST: Final = 12
 """CUDA's version that the driver must know at least."""
 _LEAST: Final = 7, 5
 """Compute capability: older cards have no such tensor cores, and NVRTC knows them no more."""
+_log: Final = logging.getLogger(__name__)
+
 _LEAST_OF_BRAIN: Final = 8, 0
 
 
@@ -39,8 +42,11 @@ class Cubins(Protocol):
         """The version of CUDA that they are for; no older driver loads them."""
         ...
 
-    def __call__(self, file: str, arch: str, definitions: Mapping[str, str]) -> Path:
-        """From a kernel file, an architecture (`sm_90`) and definitions to a file that the driver loads."""
+    def __call__(self, file: str, arch: str, definitions: Mapping[str, str], *, anew: bool = False) -> Path:
+        """From a kernel file, an architecture (`sm_90`) and definitions to a file that the driver loads.
+
+        `anew`: what was kept is no good.
+        """
         ...
 
 
@@ -166,9 +172,10 @@ class Device:
         self._try(self._driver.memcpy_htod_async, pointer, pinned, self._stream, what="copy to the card")
 
     def store(self, pointer: int, array: NDArray[Any]) -> None:
-        """From any memory (C order); returns when it is there."""
+        """From any memory (C order), after all that was told before; returns when it is there."""
+        # A copy without a stream may return before: then it is on one that ours doesn't wait for.
+        self._try(self._driver.memcpy_htod_async, pointer, array, self._stream, what="copy to the card")
         self.synchronize()
-        self._try(self._driver.memcpy_htod, pointer, array, what="copy to the card")
 
     def fetch(self, pointer: int, pinned: NDArray[Any]) -> None:
         """To pinned memory, in the order of the stream."""
@@ -219,10 +226,17 @@ class Device:
     def _module(self, file: str, definitions: tuple[tuple[str, str], ...]) -> Any:
         key = file, definitions
         if key not in self._modules:
-            cubin = self._cubins(file, self.arch, dict(definitions))
-            load = self._driver.module_from_file
-            self._modules[key] = self._try(load, str(cubin), what=f"load the kernels of {file}")
+            try:
+                self._modules[key] = self._load(file, definitions)
+            except DeviceFault as error:
+                # What is kept may be damaged, or another's.
+                _log.warning("strata: %s; they are compiled anew", error)
+                self._modules[key] = self._load(file, definitions, anew=True)
         return self._modules[key]
+
+    def _load(self, file: str, definitions: tuple[tuple[str, str], ...], *, anew: bool = False) -> Any:
+        cubin = self._cubins(file, self.arch, dict(definitions), anew=anew)
+        return self._try(self._driver.module_from_file, str(cubin), what=f"load the kernels of {file}")
 
     def launch(self, launcher: Launcher, grid: tuple[int, ...], *arguments: int | float) -> None:
         """In the order of the stream; what goes wrong while it runs is raised by a later call."""

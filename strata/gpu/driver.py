@@ -16,6 +16,11 @@ def load_driver() -> Any:
     try:
         import pycuda.driver
     except ImportError as error:
+        if "undefined symbol" in str(error):
+            raise DeviceMissing(
+                f"PyCUDA was built for a newer CUDA than the driver's ({error}): update the driver, or build PyCUDA "
+                "with its toolkit (`pip install --force-reinstall --no-cache-dir pycuda`)"
+            ) from error
         raise DeviceMissing(
             f"PyCUDA can't be loaded ({error}): libcuda.so.1 comes with NVIDIA's driver, which belongs on this machine"
         ) from error

@@ -13,6 +13,9 @@ from typing import Any, Final
 from strata.errors import DeviceFault, DeviceMissing
 from strata.gpu.libraries import Wanted
 
+_INVALID_OPTION: Final = 5
+"""`NVRTC_ERROR_INVALID_OPTION`: all are ours and known since long, but for the architecture."""
+
 NVRTC: Final = Wanted("libnvrtc", beside="libnvrtc-builtins")
 
 
@@ -30,7 +33,10 @@ class Nvrtc:
     def compile(
         self, source: str, name: str, arch: str, *, headers: Mapping[str, str], options: Sequence[str] = ()
     ) -> tuple[bytes, str]:
-        """A cubin for `arch` (`sm_90`), and what the compiler said.  Raises DeviceFault with its words."""
+        """A cubin for `arch` (`sm_90`), and what the compiler said.
+
+        Raises DeviceFault with its words, and DeviceMissing where it doesn't know such cards.
+        """
         program = ctypes.c_void_p()
         texts = _strings(list(headers.values()))
         names = _strings(list(headers))
@@ -47,6 +53,11 @@ class Nvrtc:
             wanted = [f"--gpu-architecture={arch}", "--std=c++17", *options]
             result = self._library.nvrtcCompileProgram(program, len(wanted), _strings(wanted))
             log = self._get(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").strip()
+            if result == _INVALID_OPTION:
+                raise DeviceMissing(
+                    f"NVRTC of CUDA {self.version[0]}.{self.version[1]} doesn't know cards of {arch}: "
+                    "`pip install --upgrade nvidia-cuda-nvrtc`, or another of that version of CUDA"
+                )
             if result:
                 raise DeviceFault(f"{name} can't be compiled for {arch}: {self._says(result)}\n{log}")
             return self._get(program, "CUBIN"), log

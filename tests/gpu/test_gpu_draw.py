@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from draw_cases import EVERYTHING, LARGEST, draws, edges, logits, many_logits
+from draw_cases import EVERYTHING, LARGEST, draws, edges, logits, many_logits, weighed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +27,11 @@ def test_every_draw_of_a_few_tokens_is_that_of_the_definition(card: GpuOps) -> N
 def test_a_token_at_an_edge_belongs_to_the_side_that_the_definition_says(card: GpuOps) -> None:
     for rows, draw, token in edges():
         assert card.draw(card.stored(rows), [draw], [0]) == [token]
+
+
+def test_weights_are_those_of_the_definition_to_the_last_bit(card: GpuOps) -> None:
+    rows, told, tokens = weighed()
+    assert card.draw(card.stored(rows), told, [0] * len(told)) == tokens
 
 
 def test_draws_of_many_tokens_are_those_of_the_definition(card: GpuOps) -> None:

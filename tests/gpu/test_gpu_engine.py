@@ -20,6 +20,7 @@ from strata.cpu.ops import CpuOps
 from strata.engine.from_file import make_engine
 from strata.errors import ConfigError, DeviceFault, ModelError
 from strata.gpu.arrays import DeviceArray
+from strata.gpu.cublas import Cublas, Library
 from strata.gpu.device import Device
 from strata.gpu.ops import RESERVE, GpuOps
 from strata.messages import Sampling, Seq
@@ -209,6 +210,34 @@ def test_a_token_that_the_card_draws_is_the_one_that_the_host_draws(
         rows, copies = chosen(make_device, tiny_model_path, Counted, samplings)
         assert rows == chosen(make_device, tiny_model_path, AllLogits, samplings)[0]
         assert copies == copied
+
+
+@pytest.mark.parametrize("numbers", ["f32", "f16"])
+def test_after_the_rehearsal_no_kernel_is_compiled(
+    make_device: MakeDevice, tiny_model_path: Path, find_cublas: Callable[..., Library], numbers: str
+) -> None:
+    """Nor loaded, whatever a request asks for.  Pages and workspaces are free afterwards."""
+    made: list[Device] = []
+
+    def make() -> Device:
+        made.append(make_device())
+        return made[0]
+
+    ops = GpuOps(make, numbers, lambda device: Cublas(find_cublas(), device) if numbers == "f16" else None)
+    drive = Drive(make_model(open_model(tiny_model_path), ops))
+    before = drive.engine.usage()
+    drive.engine.rehearse()
+    assert drive.engine.usage() == before
+    loaded = set(made[0]._launchers)
+    seqs = [Seq(at) for at in range(len(CHOSEN + OF_ALL))]
+    for seq, sampling in zip(seqs, CHOSEN + OF_ALL, strict=True):
+        drive.open(seq, prompt(seq, 9), sampling)
+        drive.step(read=seq)
+        drive.until_written(seq, 1)
+    drive.step(*seqs)
+    drive.run()
+    assert set(made[0]._launchers) == loaded
+    drive.engine.close()
 
 
 class ToldOneByOne(GpuOps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import fakes
@@ -27,6 +28,16 @@ def test_without_a_driver_the_error_says_where_it_comes_from() -> None:
     assert said.startswith("DeviceMissing PyCUDA can't be loaded (libcuda.so.1")
     assert "NVIDIA's driver" in said
     assert said.count("\n") == 1
+
+
+def test_with_a_pycuda_for_a_newer_driver_the_error_says_so(tmp_path: Path) -> None:
+    """Built with the headers of a newer CUDA, it wants what an older driver hasn't."""
+    library = tmp_path / fakes.DRIVER
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", str(library)], check=True)
+    said = python(OPEN, {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path)})
+    assert "DeviceMissing PyCUDA was built for a newer CUDA than the driver's (" in said
+    assert "undefined symbol: cu" in said
+    assert "pip install --force-reinstall" in said
 
 
 def test_without_pycuda_the_error_says_how_to_install_it() -> None:

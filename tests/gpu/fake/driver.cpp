@@ -309,10 +309,17 @@ CUresult cuMemFreeHost(void* at) {
 
 // -- copies
 
+// From memory that isn't pinned it may return when all was read, and before it is on the card; it lies on a stream that
+// others, which don't block with it, don't wait for.
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
   ALONE;
+  NOT_CAPTURING;
   MUST_LIE_INSIDE(to, size);
-  return do_now(copying(to, from, size));
+  const char* read = static_cast<const char*>(from);
+  return tell(nullptr, [=, kept = std::vector<char>(read, read + size)] {
+    memcpy(reinterpret_cast<void*>(to), kept.data(), kept.size());
+    return CUDA_SUCCESS;
+  });
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
   ALONE;

@@ -335,8 +335,9 @@ inline float sqrtf(float x) { return __builtin_sqrtf(x); }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float floorf(float x) { return __builtin_floorf(x); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
+// Rounded each by itself: not inlined, or a compiler that contracts would make one of two.
+[[gnu::noinline]] inline float __fadd_rn(float a, float b) { return a + b; }
+[[gnu::noinline]] inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
