@@ -25,7 +25,7 @@ from strata.bench.throughput import VOCABULARY
 from strata.config import Settings
 from strata.engine.host import EngineHost
 from strata.engine.make_host import make_host
-from strata.errors import EngineUnavailable
+from strata.errors import ConfigError, EngineUnavailable
 from strata.messages import (
     Close,
     Decoded,
@@ -155,6 +155,8 @@ class Turns:
         self._names = map(Seq, count(1))
         self._dice = random.Random(1)
         self._page, self._chunk = ready.page_tokens, ready.chunk_tokens
+        if ready.context < self._page + 2:
+            raise ConfigError("context", f"it is too small for what is measured: {self._page + 2} tokens are needed")
         rows = min(TURNS, ready.pages // 4)
         self._pages = [(2 * row, 2 * row + 1) for row in range(rows)]
         """Of each row: its prompt fills the first, and its answer is to be written to the second."""

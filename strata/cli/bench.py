@@ -18,7 +18,7 @@ import click
 from strata.cli.flags import Command, named, setting_options
 from strata.cli.group import Group
 from strata.config import POLICIES, EngineSettings, HostSettings, SchedulerSettings, Settings
-from strata.errors import ConfigError
+from strata.errors import ConfigError, PromptTooLong
 
 if TYPE_CHECKING:
     from strata.bench.report import Report
@@ -138,7 +138,10 @@ def _run(measure: Callable[[Path], Report], model: str | None, json_out: Path | 
     if plot_out is not None:
         must_plot()
     load = os.getloadavg()
-    report = measure(chosen_model(model))
+    try:
+        report = measure(chosen_model(model))
+    except PromptTooLong as error:
+        raise ConfigError("context", f"it is too small for what is measured: {error}") from error
     _show(report)
     if json_out is not None:
         _write_json(json_out, report, load)

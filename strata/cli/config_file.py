@@ -51,7 +51,7 @@ def config_option(command: Command) -> Command:
 def _take(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
     _refuse_misspelt_variables(context)
     path = named or user_config_path()
-    if named is None and not path.exists():
+    if named is None and not _is_there(path):
         return
     values = read_config(path)
     _refuse_unknown(values, path, context)
@@ -64,6 +64,13 @@ def _take(context: click.Context, _option: click.Parameter, named: Path | None) 
     context.meta[_PATH] = path
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as problem:
+        raise ConfigError("config", f"{path} can't be looked at ({problem.strerror or problem})") from problem
+
+
 def config_path(context: click.Context) -> Path | None:
     """The file that this command's settings were looked up in, if there was one."""
     path: Path | None = context.meta.get(_PATH)
@@ -73,7 +80,7 @@ def config_path(context: click.Context) -> Path | None:
 def read_config(path: Path) -> dict[str, Any]:
     """The file's settings, by name.  Raises ConfigError, which names the file."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise ConfigError("config", f"{path} can't be read ({problem.strerror or problem})") from problem
     except (ValueError, RecursionError) as problem:

@@ -171,10 +171,11 @@ def _opened(name: str | None) -> ModelFile | Finding:
     from strata.models.hub import find_model
     from strata.models.source import default_model_path
 
-    if name is None and not default_model_path().exists():
-        return Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")
     try:
-        return open_model(default_model_path() if name is None else find_model(name))
+        path = find_model(default_model_path() if name is None else name)
+        if name is None and not path.exists():
+            return Finding("default model", "not here yet", "`strata pull` fetches it (94 MiB)")
+        return open_model(path)
     except ModelError as problem:
         return Finding("model", name or str(default_model_path()), str(problem))
 

@@ -35,7 +35,11 @@ def models(folders: tuple[Path, ...]) -> None:
 
 def _files(folders: tuple[Path, ...]) -> Iterator[Path]:
     for folder in folders:
-        yield from sorted(folder.glob("*.gguf"))
+        try:
+            found = sorted(folder.glob("*.gguf"))
+        except OSError as problem:
+            raise ModelError(f"{folder} can't be looked at ({problem.strerror or problem})") from problem
+        yield from found
 
 
 def _row(path: Path, *, default: bool) -> tuple[str, ...]:

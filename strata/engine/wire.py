@@ -101,9 +101,19 @@ _KINDS: Final[tuple[type[Any], ...]] = (
 
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _KINDS)
-_ENCODER: Final = msgspec.msgpack.Encoder()
 _HEAD: Final = struct.Struct(">IB")
 """The bytes of the value, and the number of its type."""
+
+
+def _plain(value: Any) -> Any:
+    """What is a number, and more (such as NumPy's float64), as the number that it is."""
+    for kind in (float, int, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"{type(value).__name__} is nothing that msgpack has")
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
 def encode(message: ToChild | FromChild) -> bytes:

@@ -23,6 +23,8 @@ from strata.values import is_key
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY: Final = "*"
+LONGEST_KEY_FILE: Final = 1 << 20
+"""Characters."""
 
 
 class Access(IntEnum):
@@ -125,9 +127,14 @@ def check_encoding(content_encodings: Sequence[str]) -> None:
 def read_keys(path: Path) -> tuple[str, ...]:
     """One key a line; empty lines and those that begin with # count for nothing.  Raises ConfigError."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
+        with path.open(encoding="utf-8-sig") as file:
+            # Of what has no end as much as shows that it is no such file.
+            text = file.read(LONGEST_KEY_FILE + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("api_key_file", f"{path} can't be read: {type(error).__name__}") from None
+    if len(text) > LONGEST_KEY_FILE:
+        raise ConfigError("api_key_file", f"{path} has more than {LONGEST_KEY_FILE:,} characters")
+    lines = [line.strip() for line in text.splitlines()]
     keys = {at: line for at, line in enumerate(lines, 1) if line and not line.startswith("#")}
     for at, key in keys.items():
         if not is_key(key):

@@ -27,11 +27,18 @@ ANSWER_S: Final = 20.0
 def find_model(name: str | Path, *, cache: Path | None = None) -> Path:
     """A file or folder by its path, or by its name on the Hub if it was pulled.  Never asks the network.
 
-    What is neither comes back as a path, for whoever opens it to say so.  Raises ModelError for a name on the Hub that
-    isn't in the cache (None: the library's own), or stands for several files.
+    What is neither comes back as a path, for whoever opens it to say so.  Raises ModelError for a path
+    that can't be looked at, and for a name on the Hub that isn't in the cache (None: the library's own), or stands for
+    several files.
     """
     path, hub = Path(name), _NAME.fullmatch(str(name))
-    if path.exists() or hub is None or str(name).startswith((".", "/", "~")):
+    if not str(name):
+        raise ModelError("no model is named: an empty name is neither a path nor a name on the Hub")
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise ModelError(f"{name}: can't be looked at ({error.strerror or error})") from error
+    if is_there or hub is None or str(name).startswith((".", "/", "~")):
         return path
     return _Repo(str(name), hub["repo"], hub["file"], cache).find()
 

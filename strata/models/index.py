@@ -66,7 +66,7 @@ class Index:
 
 def has_index(path: Path) -> bool:
     """Whether there is one, to be believed or not."""
-    return any(place.is_file() for place in _places(path))
+    return any(map(_is_file, _places(path)))
 
 
 def load_index(path: Path) -> Index | None:
@@ -115,7 +115,16 @@ def _places(path: Path) -> tuple[Path, Path]:
     """Beside the file first; the user's cache is for folders that we may not write."""
     whole_path = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
     cache = platformdirs.user_cache_path("strata") / "indexes" / f"{whole_path}.strata-index"
-    return path.with_name(f"{path.name}.strata-index"), cache
+    # A path such as `.` has no name of its own, and that of a folder has no index.
+    return path.parent / f"{path.name}.strata-index", cache
+
+
+def _is_file(place: Path) -> bool:
+    try:
+        return place.is_file()
+    except OSError:
+        # Its name, longer than the model's, is too long; or its folder may not be entered.
+        return False
 
 
 def _read(place: Path) -> Index | None:

@@ -253,3 +253,13 @@ def test_each_prints_a_table_and_says_meanwhile_where_it_is(
         code, out, err = run(capsys, arm, *model)
         assert (code, said in err) == (0, True)
         assert column in out
+
+
+@pytest.mark.parametrize("command", ["contention", "overhead", "newer-step"])
+def test_a_context_that_is_too_small_to_measure_in_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tiny_model_path: Path, command: str
+) -> None:
+    code, _, said = run(capsys, command, "--model", str(tiny_model_path), "--context", "64", "--repeats", "1")
+    assert code == 2
+    assert "context: it is too small for what is measured" in said
+    assert "Traceback" not in said

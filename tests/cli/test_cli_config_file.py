@@ -70,6 +70,10 @@ def test_a_file_may_hold_every_kind_of_setting(tmp_path: Path) -> None:
     assert (values["quantum_s"], values["preempt"], values["policy"], values["port"]) == (2.0, "chunk", "fifo", 0)
 
 
+def test_a_file_may_begin_with_the_mark_that_some_editors_write(tmp_path: Path) -> None:
+    assert given_to("--config", written(tmp_path, "\ufeffmax_running = 3"))["max_running"] == 3
+
+
 def test_a_setting_of_several_values_may_have_one(tmp_path: Path) -> None:
     assert given_to("--config", written(tmp_path, 'allowed_hosts = "chat.example.org"'))["allowed_hosts"] == (
         "chat.example.org",

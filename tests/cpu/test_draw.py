@@ -107,3 +107,18 @@ def test_numpy_leaves_all_to_the_host_but_the_largest() -> None:
             spoilt[0, place] = wrong
             assert ops.draw(spoilt, [LARGEST, LARGEST], [0, 1]) == [None, 1]
     ops.close()
+
+
+def test_a_list_that_changes_while_it_is_read_does_no_harm() -> None:
+    row = many_logits(1, 9, 3.0, 0.1).reshape(1, -1).repeat(3, axis=0)
+
+    class Hostile:
+        def __float__(self) -> float:
+            told.clear()
+            return 1.0
+
+    told: list[object] = [(Hostile(), 1, ALL, 0, 0, 0), None, (1.0, 1, ALL, 0, 0, 0)]
+    with pool(1) as threads:
+        assert kernels.draw(threads, row, told) == [int(row[0].argmax()), None, int(row[2].argmax())]
+        with pytest.raises(TypeError, match="a draw is a tuple"):
+            kernels.draw(threads, row[:1], [[1.0, 1, ALL, 0, 0, 0]])

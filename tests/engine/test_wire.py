@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import attrs
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +66,21 @@ def test_every_message_arrives_as_it_was_sent(kind: type[Any], data: st.DataObje
     assert came == message
     assert type(came) is type(message)
     assert frames.take() is None
+
+
+def test_numbers_that_are_more_than_that_arrive_as_what_they_are() -> None:
+    """As NumPy's are: whoever calls from a program may have them."""
+
+    class Whole(int):
+        pass
+
+    sampling = Sampling(temperature=np.float64(0.7), top_p=np.float64(0.9), top_k=Whole(3))
+    frames = Frames()
+    frames.feed(encode(Open(Seq(1), (1, 2), sampling)))
+    came = frames.take()
+    assert came == Open(Seq(1), (1, 2), Sampling(temperature=0.7, top_p=0.9, top_k=3))
+    assert type(came.sampling.temperature) is float
+    assert type(came.sampling.top_k) is int
 
 
 @settings(max_examples=50)

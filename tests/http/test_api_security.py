@@ -12,7 +12,7 @@ from api_call import served
 from strata.config import ServeSettings
 from strata.errors import ConfigError
 from strata.http.errors import Forbidden, Unauthorised, UnsupportedEncoding, UnsupportedMedia
-from strata.http.security import Access, Keys, Names, check_encoding, check_json, check_public, is_loopback
+from strata.http.security import Access, Keys, Names, check_encoding, check_json, check_public, is_loopback, read_keys
 
 USER, ADMIN = "Bearer user-key", "Bearer admin-key"
 
@@ -251,3 +251,14 @@ def test_what_is_passed_in_is_called_by_loopbacks_names_unless_others_are_named(
     with pytest.raises(Forbidden):
         Names(ServeSettings(host="fd://3")).check_host("evil.example")
     Names(ServeSettings(host="fd://3", allowed_hosts="chat.example")).check_host("chat.example")
+
+
+def test_a_key_file_may_begin_with_a_mark_and_have_comments_in_any_language(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes("\ufeffone\r\n# für Jürgen\r\ntwo\r\n".encode())
+    assert read_keys(file) == ("one", "two")
+
+
+def test_a_key_file_without_an_end_is_none() -> None:
+    with pytest.raises(ConfigError, match="has more than"):
+        read_keys(Path("/dev/zero"))

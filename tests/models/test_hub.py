@@ -76,6 +76,12 @@ def test_a_name_that_stands_for_nothing_here_says_what_to_do(cache: Path, name: 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("name", "says"), [("", "no model is named"), (300 * "x", "can't be looked at")])
+def test_what_can_be_no_path_is_no_model(name: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        find_model(name)
+
+
 def test_what_is_no_name_on_the_hub_is_not_asked_for() -> None:
     with pytest.raises(ModelError, match="no name on the Hub"):
         pull_model("tiny")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from strata.models import ModelFile, open_model
 from strata.models.config import Rope
-from strata.models.index import Index, load_index, save_index
+from strata.models.index import Index, has_index, load_index, save_index
 from strata.testing.tiny_model import write_tiny_model
 
 
@@ -161,3 +161,8 @@ def test_many_first_openings_at_once_all_succeed_and_leave_one_index(path: Path)
     assert len(opened) == 6
     assert all(same(model, opened[0]) for model in opened)
     assert sorted(p.name for p in path.parent.iterdir()) == ["tiny.gguf", "tiny.gguf.strata-index"]
+
+
+@pytest.mark.parametrize("path", [".", "/", "..", f"/tmp/{250 * 'x'}.gguf"])
+def test_what_has_no_name_or_a_long_one_has_no_index(path: str) -> None:
+    assert not has_index(Path(path))

@@ -127,7 +127,7 @@ static void weigh(const float *logits, long count, float largest, float scale, u
 static uint32_t digit_at(const uint64_t sums[DIGITS], uint64_t *goal)
 {
     uint32_t digit = DIGITS - 1;
-    for (; sums[digit] < *goal; digit--)
+    for (; digit > 0 && sums[digit] < *goal; digit--)
         *goal -= sums[digit];
     return digit;
 }
@@ -157,8 +157,10 @@ static struct cut reach(const float *logits, long count, uint64_t goal, int coun
         }
         near = left;
     }
+    if (near == 0) /* somebody writes to the logits meanwhile: what comes of that is his, but it must come */
+        return (struct cut){0, UINT32_MAX};
     /* These are equal. */
-    for (; part_of(own->near[last], counted, own) < goal; last++)
+    for (; last + 1 < near && part_of(own->near[last], counted, own) < goal; last++)
         goal -= part_of(own->near[last], counted, own);
     return (struct cut){order_of(logits[own->near[last]]), own->near[last]};
 }
@@ -186,7 +188,7 @@ static int64_t token_at(const uint64_t *weights, long count, uint64_t place)
     long at = 0;
     for (uint64_t sum; at + TOGETHER < count && (sum = sum_of(weights + at, TOGETHER)) <= place; at += TOGETHER)
         place -= sum;
-    for (; weights[at] <= place; at++)
+    for (; at + 1 < count && weights[at] <= place; at++)
         place -= weights[at];
     return at;
 }

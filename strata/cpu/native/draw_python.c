@@ -22,6 +22,10 @@ static int read_draw(PyObject *object, struct draw *out)
     *out = (struct draw){0};
     if (object == Py_None)
         return 0;
+    if (!PyTuple_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "a draw is a tuple, or None");
+        return -1;
+    }
     if (!PyArg_ParseTuple(object, "flKKKK", &out->scale, &out->keep, &nucleus, &least, &seed, &position))
         return -1;
     /* Or nothing might be left to draw from. */
@@ -57,7 +61,7 @@ static PyObject *run(PyObject *pool_object, struct drawing *all)
     return failed ? PyErr_NoMemory() : as_list(all->tokens, all->logits.rows);
 }
 
-static PyObject *draw_from(PyObject *pool, PyObject *list, struct floats logits)
+static PyObject *draw_from(PyObject *pool, PyObject *told, struct floats logits)
 {
     struct draw *draws = malloc((logits.rows + 1) * sizeof *draws);
     struct drawing all = {logits, draws, malloc((logits.rows + 1) * sizeof *all.tokens)};
@@ -66,7 +70,7 @@ static PyObject *draw_from(PyObject *pool, PyObject *list, struct floats logits)
     if (!ready)
         PyErr_NoMemory();
     for (long row = 0; row < logits.rows && ready; row++)
-        ready = read_draw(PyList_GetItem(list, row), &draws[row]) == 0;
+        ready = read_draw(PyTuple_GetItem(told, row), &draws[row]) == 0;
     if (ready)
         result = run(pool, &all);
     free(draws);
@@ -84,10 +88,13 @@ static PyObject *draw(PyObject *module, PyObject *const *arguments, Py_ssize_t c
     if (!arguments_are(count, 3))
         return NULL;
     if (view_rows(arguments[1], "logits", 0, &view, &logits) == 0) {
-        if (PyList_Check(arguments[2]) && PyList_Size(arguments[2]) == logits.rows && logits.columns <= UINT32_MAX)
-            result = draw_from(arguments[0], arguments[2], logits);
-        else
+        /* A copy: whose numbers are asked for may change the list. */
+        PyObject *told = PyList_Check(arguments[2]) ? PyList_AsTuple(arguments[2]) : NULL;
+        if (told != NULL && PyTuple_Size(told) == logits.rows && logits.columns <= UINT32_MAX)
+            result = draw_from(arguments[0], told, logits);
+        else if (!PyErr_Occurred())
             wrong_sizes();
+        Py_XDECREF(told);
     }
     view_end(&view, 1);
     return result;
