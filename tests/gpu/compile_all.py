@@ -30,7 +30,7 @@ def main(formats: tuple[str, ...], archs: list[str]) -> int:
         "tensor.cu": in_sixteen_bits,
         "sixteen.cu": in_sixteen_bits,
         "linear.cu": [f"-DWEIGHTS={kind} -DGATE={gate}" for kind in formats for gate in ("silu", "gelu")],
-        "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS[1:]],
+        "chunk.cu": [f"{head} {STORED[0]}" for head in HEADS],
         "chunk_tensor.cu": [f"{head} {stored}" for head in HEADS for stored in STORED[1:]],
         "decode.cu": [f"{head} {stored}" for head in HEADS for stored in STORED],
         "turn.cu": STORED,
