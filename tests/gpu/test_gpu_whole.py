@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import fakes
 import pytest
 from served import RawChat, Server, Stream, run, served, until
+
+from strata.testing.tiny_model import write_tiny_model
 
 LONG = "river stone market signal garden copper winter engine letter bridge harbor meadow " * 8
 FLAGS = ("--chunk-tokens", "64", "--page-tokens", "16", "--max-priority", "10")
@@ -61,6 +65,56 @@ def test_a_read_that_is_parked_goes_on_as_if_nothing_had_happened(server: Server
     assert (parked, urgent) == (Stream(server, text, **asked).whole(), Stream(server, "Hello", **asked).whole())
     states = [change["state"] for change in server.actor(name)["history"]]
     assert "parked (reading)" in states
+
+
+def traced(model: Path, trace: Path, *, disturbed: bool) -> None:
+    """A long read and six short chats that are more urgent; `disturbed`: these while the long one reads."""
+    with served("--model", model, "--device", "cuda", "--policy", "preempt", *FLAGS, "--trace", trace) as server:
+        long = Stream(server, LONG, max_tokens=4, ignore_eos=True, seed=1)
+        reading(server)
+        if not disturbed:
+            long.whole()
+        for number in range(6):
+            Stream(server, f"Request {number}", max_tokens=2, ignore_eos=True, priority=5, seed=number).whole()
+        long.whole()
+
+
+def given_way(trace: Path) -> list[bool]:
+    """Each time that something else was done between two slices of the first sequence: whether within a chunk."""
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    read = [(at, line["chunk"]) for at, line in enumerate(lines) if (line["seq"], line["what"]) == (1, "slice")]
+    return [one == other for (at, one), (later, other) in pairwise(read) if at + 1 < later]
+
+
+def test_two_runs_that_gave_way_differently_leave_the_same_trace(tmp_path: Path) -> None:
+    """B05: keys, values and tokens of each sequence, slice by slice."""
+    deep = write_tiny_model(tmp_path / "deep.gguf", layers=4)
+    calm, busy = tmp_path / "calm", tmp_path / "busy"
+    traced(deep, calm, disturbed=False)
+    traced(deep, busy, disturbed=True)
+    assert not given_way(calm)
+    times = given_way(busy)
+    assert len(times) > 2
+    assert any(times)
+    same = run("trace", "diff", calm, busy)
+    assert (same.returncode, same.stdout) == (0, "the same\n")
+
+
+def test_pages_that_were_moved_to_the_arena_and_back_are_what_they_were(tmp_path: Path) -> None:
+    """An answer that is being written makes room for a more urgent one: both are those that come alone."""
+    wide = write_tiny_model(tmp_path / "wide.gguf", kv_heads=4, head_dim=64)
+    memory = ("--kv-mib", "1", "--arena-mib", "1", "--no-prefix-cache")
+    with served("--model", wide, "--device", "cuda", "--policy", "preempt", *FLAGS, *memory) as server:
+        assert any(line.startswith("  on cuda, 16 pages of 16 tokens: room for 256") for line in server.said)
+        long = {"content": LONG[:170], "max_tokens": 60, "ignore_eos": True}
+        urgent = {"content": LONG[200:340], "max_tokens": 8, "ignore_eos": True, "priority": 5}
+        parked = Stream(server, **long)
+        parked.began.wait()
+        answers = Stream(server, **urgent).whole(), parked.whole()
+        moved = [server.figure("strata_pages_moved_total", to=way) for way in ("out", "in")]
+        assert moved[0] == moved[1] > 2
+        assert answers == (Stream(server, **urgent).whole(), Stream(server, **long).whole())
+        assert [server.figure("strata_pages_moved_total", to=way) for way in ("out", "in")] == moved
 
 
 def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
