@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from attrs import frozen
 
 from strata.errors import DeviceFault, DeviceMissing
 from strata.gpu.cubins import Cubins
-from strata.gpu.cublas import Cublas, Library
+from strata.gpu.cublas import CUBLAS, Cublas, Library
 from strata.gpu.device import Device
 from strata.gpu.driver import begin, load_driver
+from strata.gpu.libraries import Wanted
 from strata.gpu.nvrtc import Nvrtc
 
 
@@ -25,23 +28,24 @@ class Found:
     no_bf16: str | None = None
 
 
-def look() -> Found:
-    """Opens the card for a moment, on this thread."""
-    compiler = None
+def look(compiler: Path | None = None, cublas: Path | None = None) -> Found:
+    """Opens the card for a moment, on this thread.  The libraries' files; None: those that a start would find."""
+    version = None
+    known, problem = _known()
     try:
-        known, problem = _known()
-        nvrtc = Nvrtc(known=known)
-        compiler = f"NVRTC of CUDA {nvrtc.version[0]}.{nvrtc.version[1]}"
+        nvrtc = Nvrtc(compiler, known)
+        version = f"NVRTC of CUDA {nvrtc.version[0]}.{nvrtc.version[1]}"
         if problem is not None:
             raise problem
         device = Device(Cubins(nvrtc))
         try:
             card = f"{device.name}, {device.arch}, {device.free_memory() >> 20:,} MiB free"
-            return Found(card, compiler, None, *_cublas(device), device.lacks("bf16"))
+            return Found(card, version, None, *_cublas(device, cublas or CUBLAS), device.lacks("bf16"))
         finally:
             device.close()
     except (DeviceMissing, DeviceFault) as error:
-        return Found(None, compiler, str(error))
+        # What a start says, which asks for the driver first.
+        return Found(None, version, str(problem or error))
 
 
 def _known() -> tuple[int | None, DeviceMissing | None]:
@@ -52,9 +56,9 @@ def _known() -> tuple[int | None, DeviceMissing | None]:
         return None, error
 
 
-def _cublas(device: Device) -> tuple[str | None, str | None]:
+def _cublas(device: Device, where: Wanted | Path) -> tuple[str | None, str | None]:
     try:
-        cublas = Cublas(Library(known=device.cuda[0]), device)
+        cublas = Cublas(Library(where, device.cuda[0]), device)
     except (DeviceMissing, DeviceFault) as error:
         return None, str(error)
     cublas.close()

@@ -1,15 +1,22 @@
-"""What a card, its driver or a compiler lacks, as errors that say what to do; each in a process of its own."""
+"""What a card, its driver or a compiler lacks, as errors that say what to do; each in a process of its own.
+
+And what `strata doctor` finds, on a thread of its own: contexts belong to threads.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fakes
 import pytest
 from fakes import python
 
+from strata.gpu.found import Found, look
 from strata.gpu.libraries import older
 
 OPEN = """
@@ -162,3 +169,51 @@ for numbers in ("f16", "bf16"):
         "cuda (emulated, sm_75, f16)",
         "activations: emulated (sm_75) has no bf16: choose f16 or f32",
     ]
+
+
+@pytest.fixture
+def found(driver: ctypes.CDLL, compiler: Path, fake_folder: Path) -> Callable[..., Found]:
+    """What is found with this cuBLAS."""
+
+    def find(cublas: Path = fake_folder / fakes.CUBLAS) -> Found:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(look, compiler, cublas).result()
+
+    return find
+
+
+def test_what_there_is_is_found_and_the_card_is_left_as_it_was(found: Callable[..., Found]) -> None:
+    first = found()
+    assert first.card is not None
+    assert first.card.startswith("emulated, sm_90, ")
+    assert (first.compiler, first.cublas) == ("NVRTC of CUDA 13.9000", "cuBLAS 13.9")
+    assert (first.problem, first.no_cublas, first.no_bf16) == (None, None, None)
+    assert found() == first
+
+
+def test_a_cublas_that_cannot_be_used_leaves_the_card_usable(
+    found: Callable[..., Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = found(tmp_path / "libcublas.so.13")
+    assert (none.problem, none.cublas) == (None, None)
+    assert str(none.no_cublas).startswith("cuBLAS can't be loaded (")
+    monkeypatch.setenv("FAKECUBLAS_VERSION", "1109")
+    assert str(found().no_cublas).startswith("cuBLAS 11.9 is too old, 12.0 is needed")
+
+
+def test_what_a_card_is_too_old_for_is_found(found: Callable[..., Found], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", "75")
+    assert (found().problem, found().no_bf16) == (None, "emulated (sm_75) has no bf16: choose f16 or f32")
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", "70")
+    older = found()
+    assert (older.card, older.compiler) == (None, "NVRTC of CUDA 13.9000")
+    assert str(older.problem).endswith("is too old: compute capability 7.5 is needed")
+
+
+def test_where_all_is_missing_what_is_found_is_what_a_start_says() -> None:
+    """PyCUDA: that NVRTC is missing too doesn't hide it."""
+    nothing = "import sys; sys.modules.update(pycuda=None, nvidia=None)\n"
+    code = f"from strata.gpu.found import look\nprint(look().compiler, look().problem){OPEN}"
+    said = python(nothing + code, {"PATH": "/usr/bin:/bin"}).splitlines()
+    assert said[0].startswith("None PyCUDA is not installed: `pip install")
+    assert said[1] == said[0].replace("None", "DeviceMissing", 1)
