@@ -52,7 +52,6 @@ COLUMNS: Final = (
     Column("arm", "from telling to a token"),
     Column("times", "times", ",d"),
     Column("p50_ms", "p50 (ms)", ",.2f", drawn=True),
-    Column("p99_ms", "p99 (ms)", ",.2f"),
     Column("worst_ms", "worst (ms)", ",.2f", drawn=True),
 )
 
@@ -97,7 +96,6 @@ def _row(arm: str, seconds: Sequence[float]) -> Mapping[str, Any]:
         "arm": arm,
         "times": len(seconds),
         "p50_ms": spread and 1000 * spread.p50,
-        "p99_ms": spread and 1000 * spread.p99,
         "worst_ms": spread and 1000 * spread.max,
         "samples": [1000 * one for one in seconds],
     }

@@ -17,7 +17,7 @@ import numpy as np
 from attrs import frozen
 
 from strata.bench.report import Column, Report
-from strata.bench.roofs import Roofs
+from strata.bench.roofs import Roofs, above
 from strata.config import Settings
 from strata.engine.sampling import draw_of
 from strata.messages import Sampling
@@ -63,7 +63,7 @@ def operations(path: Path, settings: Settings, repeats: int, say: Callable[[str]
         say("what the device does at most")
         rows = [*bench.roofs()]
         for job in bench.jobs():
-            say(f"{job.what} (rows: {job.rows})")
+            say(str(job))
             rows.append(bench.row(job))
         return Report(
             what="operations",
@@ -73,6 +73,7 @@ def operations(path: Path, settings: Settings, repeats: int, say: Callable[[str]
             columns=COLUMNS,
             rows=tuple(rows),
             left_out=tuple(bench.left_out),
+            notes=above(rows),
         )
     finally:
         ops.close()
@@ -90,6 +91,10 @@ class Job:
     flops: int
     do: Callable[[int], None]
     """The n-th time."""
+
+    def __str__(self) -> str:
+        after = f" after {self.context:,} tokens" if self.context else ""
+        return f"{self.what}{after} (rows: {self.rows})"
 
 
 class _Bench:

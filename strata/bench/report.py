@@ -35,6 +35,8 @@ class Report:
     """By the keys of the columns; None: not to be had.  `samples` has the values that a median is of."""
     left_out: tuple[str, ...] = ()
     """What could not be measured here, and why."""
+    notes: tuple[str, ...] = ()
+    """What must be known to read the figures."""
 
     def as_json(self) -> dict[str, Any]:
         return attrs.asdict(self, filter=lambda field, _: field.name != "columns")

@@ -7,9 +7,9 @@ it reads takes to be read, and as long as what it computes takes to be computed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from strata.errors import DeviceMissing
 from strata.models.ops import Roof
@@ -18,6 +18,12 @@ Measure = Callable[[Callable[[int], Any]], Sequence[float]]
 """Seconds that something takes, again and again."""
 
 MEMORY, ARITHMETIC = "memory", "arithmetic"
+
+ABOVE: Final[Mapping[str, str]] = {
+    MEMORY: "what is read was in a cache, or reading alone is faster than copying",
+    ARITHMETIC: "sums are done faster than in the large product",
+}
+"""Why an operation may be faster than what holds it up allows."""
 
 
 class Roofs:
@@ -57,6 +63,13 @@ class Roofs:
         reading = nbytes / self._bytes_per_s
         computing = sums / self._sums_per_s[together] if together in self._sums_per_s else 0.0
         return (ARITHMETIC, computing) if computing > reading else (MEMORY, reading)
+
+
+def above(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A line that says why shares are above a hundred, where some of them are."""
+    bounds = {row["bound"] for row in rows if round(row["of_roof"], 1) > 100}
+    why = "; ".join(f"{text} ({bound})" for bound, text in ABOVE.items() if bound in bounds)
+    return (f"above 100 % of the roof: {why}",) if why else ()
 
 
 def _row(what: str, samples: Sequence[float], bound: str, **figures: float) -> Mapping[str, Any]:

@@ -171,6 +171,8 @@ def _show(report: Report) -> None:
         # A file or a pipe has no width to wrap at.
         console.width = WIDTH
     console.print(table)
+    for line in report.notes:
+        click.echo(line)
     for line in report.left_out:
         click.echo(f"left out: {line}")
 
