@@ -6,16 +6,17 @@ from collections.abc import Coroutine
 from typing import Any
 
 import trio
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 from quart.blueprints import BlueprintSetupState
 from quart_trio import QuartTrio
+from werkzeug.exceptions import NotFound
 
 from strata.config import ServeSettings
 from strata.errors import ConfigError
 from strata.http.admin import admin_routes
 from strata.http.arriving import Arriving
 from strata.http.chat import chat_routes
-from strata.http.openapi import openapi_route
+from strata.http.openapi import RULE, openapi_route
 from strata.http.pump import PumpConnection, use_pumps
 from strata.http.route import Edge, add, current_visit, refused
 from strata.http.security import check_public
@@ -87,6 +88,9 @@ async def _refuse(error: Exception) -> Response:
     """What is refused before a route is found: 404 and 405, in the one shape of errors."""
     await trio.lowlevel.checkpoint()
     visit = current_visit()
+    if isinstance(error, NotFound):
+        # Under the prefix, if whoever serves the application gave it one.
+        error.description = f"nothing is served at this path; {request.root_path}{RULE} names all that is"
     response = refused(error, visit)
     response.headers[REQUEST_ID_HEADER] = visit.request_id
     return response

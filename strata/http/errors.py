@@ -169,10 +169,7 @@ def _headers(error: BaseException) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-FRAMEWORK_SAYS: Final = {
-    404: "nothing is served at this path; openapi.json names all that is",
-    405: "this path takes other methods; the header Allow names them",
-}
+FRAMEWORK_SAYS: Final = {405: "this path takes other methods; the header Allow names them"}
 """In the place of its own words, which are for who types addresses."""
 
 

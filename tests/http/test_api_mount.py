@@ -7,6 +7,7 @@ import socket
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 from strata.errors import ConfigError
-from strata.http.app import routes
+from strata.http.app import create_app, routes
 from strata.http.pump import PumpConnection
 from strata.runtime import open_runtime
 from strata.testing import Script, ScriptedEngine
@@ -88,6 +89,19 @@ async def test_the_document_is_right_under_a_prefix_too(autojump_clock):
         for path in ("/health", "/v1/models"):
             assert path in told["paths"]
             assert (await call(app, "GET", told["servers"][0]["url"] + path)).status == 200
+
+
+async def test_who_finds_nothing_is_told_where_the_document_is_under_a_prefix_too(autojump_clock):
+    """As another application mounts ours whole: ASGI's `root_path`."""
+    async with open_runtime(host=ScriptedEngine()) as runtime:
+        app = create_app(runtime)
+
+        async def mounted(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "root_path": "/ai"}, receive, send)
+
+        said = (await call(mounted, "GET", "/ai/nowhere")).error["message"]
+        assert said == "nothing is served at this path; /ai/openapi.json names all that is"
+        assert (await call(mounted, "GET", "/ai/openapi.json")).json["servers"] == [{"url": "/ai"}]
 
 
 async def test_an_application_that_can_not_stream_is_told_so():
