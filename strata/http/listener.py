@@ -81,7 +81,7 @@ def _listen_unix(path: str, settings: ServeSettings) -> socket.socket:
         listener.listen(settings.backlog)
     except (OSError, ValueError) as error:
         listener.close()
-        raise StartError(f"can't listen on unix:{path}: {_why(error)}") from None
+        raise StartError(f"can't listen on unix:{path}: {_why(error, 'path')}") from None
     return listener
 
 
@@ -162,9 +162,10 @@ def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, other: str = "port (`--port`, or STRATA_PORT)") -> str:
+    """`other`: of which another may be free."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return "the address is in use; stop what listens there, or choose another port"
+        return f"the address is in use; stop what listens there, or choose another {other}"
     return getattr(error, "strerror", None) or str(error)
 
 

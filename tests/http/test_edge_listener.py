@@ -72,8 +72,8 @@ def test_a_port_in_use_is_named_in_one_line(host: str, opened: list[socket.socke
     with pytest.raises(StartError) as caught:
         listen(ServeSettings(host=host, port=port))
     shown = f"[{host}]" if ":" in host else host
-    assert str(caught.value).startswith(f"can't listen on {shown}:{port}: the address is in use; ")
-    assert "\n" not in str(caught.value)
+    mend = "stop what listens there, or choose another port (`--port`, or STRATA_PORT)"
+    assert str(caught.value) == f"can't listen on {shown}:{port}: the address is in use; {mend}"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "a" * 70, "fd://9999"])
@@ -96,7 +96,7 @@ def test_a_stale_unix_socket_is_replaced(tmp_path: Path, opened: list[socket.soc
 def test_a_unix_socket_that_somebody_answers_at_is_left_alone(tmp_path: Path, opened: list[socket.socket]) -> None:
     settings = ServeSettings(host=f"unix:{tmp_path / 'strata.sock'}")
     opened += listen(settings)
-    with pytest.raises(StartError, match=r"can't listen on unix:.*: the address is in use"):
+    with pytest.raises(StartError, match=r"can't listen on unix:.*: the address is in use; .*another path$"):
         listen(settings)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(opened[0].getsockname())

@@ -49,7 +49,13 @@ def test_a_model_file_that_can_not_be_served_refuses_the_start_in_one_line(
 def test_a_port_in_use_refuses_the_start_in_one_line(tiny_model_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert port in refused(run("serve", "--port", port, "--model", tiny_model_path))
+        # As its advice says: by the variable, and by the flag.
+        said = {
+            refused(run("serve", *flags, "--model", tiny_model_path, environ=environ))
+            for flags, environ in (((), {"STRATA_PORT": port}), (("--port", port), {}))
+        }
+    assert len(said) == 1
+    assert port in said.pop()
 
 
 @pytest.mark.parametrize(
