@@ -1,6 +1,6 @@
 """Runs the tests of this folder; fails if they do, or if they run less of `strata/gpu` than is asked for.
 
-Lines that only processes of their own run, as `strata doctor` is, are not counted as run.
+Lines that only processes of their own run, as what is said where PyCUDA is missing, are not counted as run.
 """
 
 from __future__ import annotations
