@@ -1,4 +1,4 @@
-// Draws the next token of each row from its logits.  strata/models/ops.py says what the numbers of a draw mean, and
+// Draws the next token of each row from its logits.  strata/draws.py says what the numbers of a draw mean, and
 // strata/engine/drawing.py what comes of them exactly: the same token as here, bit for bit, since weights are whole numbers,
 // whose sums are the same in any order, and what makes them of logits is rounded by itself.
 //

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from strata.draws import ALL, Draw
 from strata.engine.drawing import WHOLE, random_bits, scale_of, weights_of
-from strata.models.ops import ALL, Draw
 
 EVERYTHING = Draw(scale=scale_of(1.0), keep=0, nucleus=ALL, least=0, seed=0)
 

@@ -208,6 +208,6 @@ class _NoHost:
     def tell(self, message: ToEngine) -> None:
         """There is nobody."""
 
-    async def run(self, deliver: Deliver, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:  # noqa: ARG002
+    async def run(self, deliver: Deliver, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:  # noqa: ARG002  (EngineHost's)
         await trio.lowlevel.checkpoint()
         raise self._error

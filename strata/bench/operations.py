@@ -19,13 +19,14 @@ from attrs import frozen
 from strata.bench.report import Column, Report
 from strata.bench.roofs import Roofs, above
 from strata.config import Settings
+from strata.draws import Draw
 from strata.engine.sampling import draw_of
 from strata.messages import Sampling
 from strata.models.block import Block, Parts, Room
 from strata.models.config import RawTensor
 from strata.models.families import family_of
 from strata.models.file import ModelFile
-from strata.models.ops import CacheShape, Draw, Kernels, Ops, Sight
+from strata.models.ops import CacheShape, Kernels, Ops, Sight
 
 ROWS: Final = (1, 8)
 """That come alone; those that are read together are as many as a slice has."""

@@ -15,7 +15,6 @@ from strata.cpu import _kernels, stored
 from strata.cpu.attention import Sight
 from strata.cpu.cache import PagedCache
 from strata.cpu.compiled_tiles import CompiledTiles
-from strata.cpu.drawing import Draw
 from strata.cpu.kernels import RowKernels
 from strata.cpu.matrix import Activation
 from strata.cpu.ops import CpuOps
@@ -23,6 +22,7 @@ from strata.cpu.program import Program
 from strata.cpu.quantised import Stored
 from strata.cpu.stored import StoredMatrix
 from strata.cpu.workers import Workers
+from strata.draws import Draw
 
 Floats = NDArray[np.float32]
 

@@ -17,12 +17,12 @@ from threadpoolctl import threadpool_limits
 from strata.cpu import attention, machine, matrix
 from strata.cpu.cache import PagedCache, Shape, page_nbytes
 from strata.cpu.choice import NUMPY
-from strata.cpu.drawing import Draw
 from strata.cpu.kernels import TILE, RowKernels, Table, TileKernels, rotation_bytes, rotation_table
 from strata.cpu.matrix import Activation, Gated, Ungated
 from strata.cpu.quantised import Stored, expand, float32_bytes
 from strata.cpu.roof import Roof
 from strata.cpu.workers import Workers, aligned
+from strata.draws import Draw
 
 Floats = NDArray[np.float32]
 

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.draws import ALL, Draw
 from strata.models.architecture import Logits
-from strata.models.ops import ALL, Draw
 
 Weights = NDArray[np.int64]
 Ids = NDArray[np.intp]

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
+from strata.draws import ALL, Draw
 from strata.engine.drawing import WHOLE, drawn, likeliest, scale_of
 from strata.errors import SequenceFailed
 from strata.messages import Sampling, TokenLogprob
 from strata.models.architecture import Answer, Logits
-from strata.models.ops import ALL, Draw
 
 _SEED_MASK: Final = 2**64 - 1
 

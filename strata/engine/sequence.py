@@ -14,12 +14,12 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from strata.draws import Draw
 from strata.engine.draft import Drafter, Zeal
 from strata.engine.sampling import Choice, choose, draw_of, needs_logits
 from strata.errors import SequenceFailed
 from strata.messages import Open, Row
 from strata.models.architecture import Answer
-from strata.models.ops import Draw
 
 Slices = Generator[None, None, NDArray[np.float32]]
 

@@ -29,9 +29,9 @@ _OLDEST: Final = 12
 """CUDA's version that the driver must know at least."""
 _LEAST: Final = 7, 5
 """Compute capability: older cards have no such tensor cores, and NVRTC knows them no more."""
-_log: Final = logging.getLogger(__name__)
-
 _LEAST_OF_BRAIN: Final = 8, 0
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Cubins(Protocol):
@@ -226,17 +226,16 @@ class Device:
     def _module(self, file: str, definitions: tuple[tuple[str, str], ...]) -> Any:
         key = file, definitions
         if key not in self._modules:
+            find = partial(self._cubins, file, self.arch, dict(definitions))
+            load = partial(self._try, self._driver.module_from_file, what=f"load the kernels of {file}")
+            cubin = find()
             try:
-                self._modules[key] = self._load(file, definitions)
+                self._modules[key] = load(str(cubin))
             except DeviceFault as error:
                 # What is kept may be damaged, or another's.
                 _log.warning("strata: %s; they are compiled anew", error)
-                self._modules[key] = self._load(file, definitions, anew=True)
+                self._modules[key] = load(str(find(anew=True)))
         return self._modules[key]
-
-    def _load(self, file: str, definitions: tuple[tuple[str, str], ...], *, anew: bool = False) -> Any:
-        cubin = self._cubins(file, self.arch, dict(definitions), anew=anew)
-        return self._try(self._driver.module_from_file, str(cubin), what=f"load the kernels of {file}")
 
     def launch(self, launcher: Launcher, grid: tuple[int, ...], *arguments: int | float) -> None:
         """In the order of the stream; what goes wrong while it runs is raised by a later call."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
+from strata.draws import Draw
 from strata.gpu import table
 from strata.gpu.arrays import DeviceArray
 from strata.gpu.device import Device
@@ -21,21 +22,6 @@ _NOTHING: Final = _DRAW.pack(0, 0, 0, 0, 0.0, -1)
 
 _TOGETHER: Final = 1024
 """Rows whose tokens there is memory for; more of them are drawn in goes."""
-
-
-class Draw(Protocol):
-    """See `strata.models.ops.Draw`."""
-
-    @property
-    def scale(self) -> float: ...
-    @property
-    def keep(self) -> int: ...
-    @property
-    def nucleus(self) -> int: ...
-    @property
-    def least(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 class Drawing:

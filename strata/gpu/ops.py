@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.draws import Draw
 from strata.errors import ConfigError
 from strata.gpu import weights
 from strata.gpu.arrays import DeviceArray
@@ -17,7 +18,7 @@ from strata.gpu.cache import STORED, PagedCache, Shape, page_nbytes
 from strata.gpu.cubins import Cubins
 from strata.gpu.cublas import Cublas
 from strata.gpu.device import Device
-from strata.gpu.drawing import Draw, Drawing
+from strata.gpu.drawing import Drawing
 from strata.gpu.driver import begin, load_driver
 from strata.gpu.lead import Lead
 from strata.gpu.lone import LoneRows

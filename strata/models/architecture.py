@@ -13,8 +13,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from strata.draws import Draw
 from strata.models.config import ModelConfig
-from strata.models.ops import Draw
 
 Logits: TypeAlias = NDArray[np.float32]
 """One value for each token of the vocabulary, before softmax."""

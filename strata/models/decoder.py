@@ -14,12 +14,13 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from strata.draws import Draw
 from strata.errors import ModelError
 from strata.models.architecture import Answer, DecodeRow, Logits, SequenceView, Workspace
 from strata.models.block import Block, Parts, Room
 from strata.models.config import ModelConfig, RawTensor, Rope
 from strata.models.families import family_of
-from strata.models.ops import Array, Cache, CacheShape, Draw, Kernels, Matrix, Ops, Sight
+from strata.models.ops import Array, Cache, CacheShape, Kernels, Matrix, Ops, Sight
 from strata.models.raw import shifted
 
 _GIB: Final = 2**30

@@ -12,12 +12,13 @@ works on whole tiles of `tile` rows, `rows` on each row by itself.  In both a ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from strata.draws import Draw
 from strata.models.config import RawTensor
 
 Array: TypeAlias = Any
@@ -64,33 +65,6 @@ class Sight:
     """What products of queries and keys are multiplied by."""
     window: int = 0
     """So many keys a row sees, its own the last of them; 0: all that there are."""
-
-
-ALL: Final = (1 << 64) - 1
-"""Of a nucleus: every token is in it."""
-
-
-@frozen
-class Draw:
-    """How a row's next token is drawn from its logits, and from nothing else.
-
-    The tokens that take part are those that all three cut-offs leave, taken in this order; each weighs
-    2^(40 + scale * (its logit - the largest)), as `strata.engine.drawing` says exactly.  They lie side by side in order
-    of id, each as long as its weight, and the token is the one that lies at b / 2^64 of the whole.  b are the first 64
-    bits that Philox4x64-10 makes of `seed` and the token's position (Salmon et al., "Parallel random numbers: as easy
-    as 1, 2, 3", 2011; https://doi.org/10.1145/2063384.2063405).
-    """
-
-    scale: float
-    """log2(e) / temperature, as a float32."""
-    keep: int
-    """So many of those with the largest logits, of equals the lowest ids; 0: all."""
-    nucleus: int
-    """The fewest of the likeliest that weigh so many 2^64ths of all that were kept; ALL: all of them."""
-    least: int
-    """Those that weigh so much."""
-    seed: int
-    """64 bits."""
 
 
 class Kernels(Protocol):

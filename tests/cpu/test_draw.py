@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from strata.cpu.compiled import CompiledOps
 from strata.cpu.ops import CpuOps
+from strata.draws import ALL, Draw
 from strata.engine.drawing import WHOLE, drawn, scale_of
-from strata.models.ops import ALL, Draw
 
 
 @pytest.fixture(params=kernels.sets())

@@ -49,8 +49,10 @@ def test_a_round_does_not_wait_for_a_thread_that_took_no_job(three: Workers) -> 
     held.wait(30)
     go.set()
     other.join()
-    for _ in range(200):
-        three.run([lambda _: None] * 2)
+    done: list[int] = []
+    for number in range(200):
+        three.run([lambda _, number=number: done.append(number)] * 2)
+    assert done == sorted([*range(200), *range(200)])
 
 
 def test_what_a_job_raises_is_raised_by_run_after_the_others_are_done(three: Workers) -> None:

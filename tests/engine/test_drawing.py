@@ -11,8 +11,8 @@ from draw_cases import EVERYTHING, HIGH, draws, edges, logits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.draws import ALL, Draw
 from strata.engine.drawing import WHOLE, drawn, random_bits, scale_of, weights_of
-from strata.models.ops import ALL, Draw
 
 unhurried = settings(deadline=None)
 

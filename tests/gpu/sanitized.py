@@ -95,8 +95,8 @@ def products(ops: GpuOps, kind: str, folder: Path) -> None:
 
 
 def draw(ops: GpuOps) -> None:
+    from strata.draws import ALL, Draw
     from strata.engine.drawing import WHOLE, drawn
-    from strata.models.ops import ALL, Draw
 
     numbers, draws = rows(3, 500), [Draw(1.0, 1, ALL, 0, 0), None, Draw(1.5, 90, ALL // 2, WHOLE // 90, 3)]
     tokens = [one and drawn(row, one, at) for at, (row, one) in enumerate(zip(numbers, draws, strict=True))]

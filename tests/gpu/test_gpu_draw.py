@@ -9,10 +9,10 @@ from draw_cases import EVERYTHING, LARGEST, draws, edges, logits, many_logits, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.draws import Draw
 from strata.engine.drawing import drawn
 from strata.gpu.drawing import Drawing
 from strata.gpu.ops import GpuOps
-from strata.models.ops import Draw
 
 
 def test_every_draw_of_a_few_tokens_is_that_of_the_definition(card: GpuOps) -> None:

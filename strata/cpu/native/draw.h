@@ -1,4 +1,4 @@
-/* How tokens are drawn from rows of logits: strata/models/ops.py says what the numbers mean, strata/engine/drawing.py what
+/* How tokens are drawn from rows of logits: strata/draws.py says what the numbers mean, strata/engine/drawing.py what
  * comes of them exactly.  Knows no Python. */
 #ifndef STRATA_DRAW_H
 #define STRATA_DRAW_H
