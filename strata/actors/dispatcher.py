@@ -151,7 +151,7 @@ class Dispatcher(Actor[ToDispatcher]):
         """Why there is no engine now; None while there is one."""
         self._engine: Ref[ToEngine] | None = None
         """None while there is none: then no fact of one counts either."""
-        self._expected: Ref[ToEngine] | None = None
+        self._expected: dict[int, Ref[ToEngine]] = {}
         self._settings = settings
         self._metrics = metrics
         self._entries: dict[Seq, _Entry] = {}
@@ -162,9 +162,12 @@ class Dispatcher(Actor[ToDispatcher]):
         self._wake_at = math.inf
         self._sent = _Sent()
 
-    def expect(self, engine: Ref[ToEngine]) -> None:
-        """The next `Ready` is this engine's; nothing is told to it before."""
-        self._expected = engine
+    def expect(self, engine: Ref[ToEngine], incarnation: int = 1) -> None:
+        """A `Ready` is to come from this engine; nothing is told to it before.
+
+        One may be expected before its predecessor's `Ready` was seen, which can die in that moment.
+        """
+        self._expected[incarnation] = engine
 
     # -- what others may read at any time; nothing here waits --
 
@@ -294,7 +297,9 @@ class Dispatcher(Actor[ToDispatcher]):
             said = f"the engine's is {ready.chunk_tokens} and the scheduler's {self._settings.chunk_tokens}"
             raise ConfigError("chunk_tokens", f"{said}: it must be one")
         self.ready, self.without = ready, None
-        self._engine, self._expected = self._expected, None
+        # A host that counts no incarnations is the newest.
+        newest = next(reversed(self._expected))
+        self._engine = self._expected.pop(ready.incarnation if ready.incarnation in self._expected else newest)
         has = {
             "pages": ready.pages,
             "page_tokens": ready.page_tokens,

@@ -128,7 +128,7 @@ class EngineKeeper:
     def _make(self, incarnation: int, *, backoff_s: float = 0.0) -> EngineActor:
         self._host = self._make_host(incarnation)
         self._engine = EngineActor(self._host, self._dispatcher.ref, incarnation=incarnation, start_after_s=backoff_s)
-        self._dispatcher.expect(self._engine.ref)
+        self._dispatcher.expect(self._engine.ref, incarnation)
         return self._engine
 
     def _make_host(self, incarnation: int) -> EngineHost:
